@@ -24,6 +24,8 @@ from loadmanager.sidecar.conformance.stage import Options
 from loadmanager_api.cli.main import main
 from loadmanager_api.sidecar.app import application
 from loadmanager_api.sidecar.serving import served
+from stack.stores import PostgresServer
+from tests.sidecar.building import SERVICES
 from tests.sidecar.reference import BUGS
 
 REFERENCE = Path(__file__).with_name("reference.py")
@@ -90,17 +92,19 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "lingers": ("leave",),
     "exits with 1": ("leave",),
 }  # fmt: skip
-"""The checks that find a bug. Those of a bug that breaks much are more than one; the first ones name what is wrong."""
+"""By bug the checks that find it. A bug that breaks much is found by more than one."""
 
 
 def serve(sessions: Any, secret: Any, around: Any, listening: Any) -> Any:
     return served(around(application(sessions, secret)), listening)
 
 
-async def tried(bug: str, checks: Sequence[Any] = CHECKS, **more: Any) -> list[Result]:
-    command = (sys.executable, str(REFERENCE), "--bug", bug)
-    options = Options(command, PROBE, NAMESPACE, SLOW, **more)
-    return [result async for result in conform(options, serve, checks)]
+def reference(bug: str) -> Options:
+    return Options((sys.executable, str(REFERENCE), "--bug", bug), PROBE, NAMESPACE, SLOW)
+
+
+async def tried(options: Options) -> list[Result]:
+    return [result async for result in conform(options, serve, CHECKS)]
 
 
 def failed(results: Sequence[Result]) -> tuple[str, ...]:
@@ -109,16 +113,28 @@ def failed(results: Sequence[Result]) -> tuple[str, ...]:
 
 @pytest.mark.guards("sidecar")
 async def test_correct_service_passes_every_check() -> None:
-    results = await tried("")
+    results = await tried(reference(""))
     assert not [result for result in results if result.outcome is not Outcome.PASSED]
     assert [result.name for result in results] == [check.name for check in CHECKS]
+
+
+@pytest.mark.guards("sidecar")
+@pytest.mark.postgresql
+@pytest.mark.parametrize("language", sorted(SERVICES))
+async def test_example_services_pass_every_check(language: str, postgres_server: PostgresServer) -> None:
+    variables = (f"COUNTERS_STORE={postgres_server.url}", "LISTEN=127.0.0.1:0")
+    command = ("env", *variables, *SERVICES[language]())
+    results = await tried(Options(command, "{http}/v1/counters?topic={key}", NAMESPACE))
+    assert not [result for result in results if result.outcome is Outcome.FAILED]
+    skipped = {result.name: result.why for result in results if result.outcome is Outcome.SKIPPED}
+    assert {name for name, why in skipped.items() if "does not offer" not in why} == {"release-waits"}
 
 
 @pytest.mark.guards("sidecar")
 @pytest.mark.parametrize("first", range(0, len(FOUND_BY), GROUP), ids=lambda first: f"{list(FOUND_BY)[first]}…")
 async def test_bugs_are_found_by_the_checks_that_name_them(first: int) -> None:
     bugs = list(FOUND_BY)[first : first + GROUP]
-    results = await asyncio.gather(*(tried(bug) for bug in bugs))
+    results = await asyncio.gather(*(tried(reference(bug)) for bug in bugs))
     assert dict(zip(bugs, map(failed, results), strict=True)) == {bug: FOUND_BY[bug] for bug in bugs}
 
 

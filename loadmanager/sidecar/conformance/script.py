@@ -17,8 +17,9 @@ from statechannel.law.bundle import Bundle
 VALID_MS = 3_000
 POLL_S = 0.1
 """The time for which a poll waits, unless the service asks for less."""
-UNREAD = 3
-"""More answers than a service can have before it that it has not read."""
+UNREAD = 2
+"""Of so many last answers a service may not have read one: as it asks one question after the other, it has read those
+before."""
 BROKER = "conformance:7070"
 
 Find = Callable[[str, float], Awaitable[Claimed]]
@@ -123,10 +124,7 @@ class Script:
         self._changed = asyncio.Event()
 
     def deadline_s(self, partition: int) -> float:
-        """When the deadlines of a service have surely passed, in monotonic time, if polls are answered no more.
-
-        It may not have read the last answer yet. But as it asks one question after the other, it has read those before.
-        """
+        """When the deadlines of a service have surely passed, in monotonic time, if polls are answered no more."""
         known = [(poll.arrived_s, poll.granted) for poll in self.polls if poll.answered][-UNREAD:]
         return max(
             (at_s + granted.valid_ms.get(partition, 0) / 1000 for at_s, granted in known if granted), default=0.0
