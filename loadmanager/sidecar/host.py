@@ -118,11 +118,14 @@ class RemoteHost:
             self._obeyed(bundle, sequence)
 
     async def load(self) -> Mapping[Bundle, BundleLoad]:
-        """Raises Refused, Over. A service that does not tell has bundles without load."""
+        """Raises Refused. A service that does not tell has bundles without load."""
         if Offer.LOAD not in self._offers:
             return dict.fromkeys(self.leases.held(), BundleLoad())
         data = wire.HookData(session=self._session, sequence=self.leases.next())
-        answer = await self._asked("load", data, wire.Loads)
+        try:
+            answer = await self._asked("load", data, wire.Loads)
+        except Over:
+            return {}
         try:
             return dict(_load(each) for each in answer.loads)
         except (msgspec.ValidationError, InvalidName, KeyError) as error:
