@@ -97,6 +97,8 @@ def _read(consumer: Consumer, positions: Sequence[TopicPartition], until: int | 
         handover.fail(error)
     except KafkaException as error:
         handover.fail(LogError(f"Kafka consumer failed: {error.args[0].str()}"))
+    except Exception as error:  # noqa: BLE001 - a reader that ended in silence would wait for ever
+        handover.fail(LogError(f"Kafka consumer failed: {error!r}"))
     finally:
         consumer.close()
     return None
@@ -142,7 +144,12 @@ def _judge(consumer: Consumer, error: KafkaError, message: Message, handover: Ha
 def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> LogError:
     """Why an offset cannot be read: it was trimmed, or the log was damaged or replaced."""
     topic, partition = cast("str", message.topic()), cast("int", message.partition())
-    offset = cast("int", message.offset())
+    offset = message.offset()
+    if offset is None:  # the client found by the leader's epoch that the log ends earlier than it has read
+        return LogError(
+            f"{topic} partition {partition} ends before what was read of it ({error.str()}): the log was damaged, or "
+            "replaced by another one. Find out which before you write anything to it"
+        )
     where = f"{topic} partition {partition} has no offset {offset}"
     watermarks = _watermarks(consumer, TopicPartition(topic, partition), handover)
     if watermarks is None:
