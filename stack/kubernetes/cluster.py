@@ -30,7 +30,7 @@ from stack.process import Child
 from stack.servers import Server
 
 NODES = {"node-a": "zone-a", "node-b": "zone-b", "node-c": "zone-c"}
-TIMEOUT_S = 300.0
+TIMEOUT_S = 400.0
 Object = dict[str, Any]
 
 

@@ -26,7 +26,7 @@ TRAFFIC = "demo/counters"
 BUNDLES = 16
 RATE_S = 60
 USER = 10_001
-WAIT_S = 120.0
+WAIT_S = 300.0
 
 
 def wait_for(holds: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
@@ -99,7 +99,8 @@ class Release:
 
     def remove(self) -> None:
         """Take all of it away."""
-        self.kubectl("delete", "namespace", self.namespace, "--wait=true", "--timeout=120s", check=False)
+        self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", check=False)
+        self.kubectl("delete", "namespace", self.namespace, "--wait=false", check=False)
         self.kubectl("delete", "persistentvolume", self.namespace, "--wait=false", check=False)
 
     def apply(self, manifest: Mapping[str, object]) -> None:
@@ -138,7 +139,7 @@ class Release:
     ) -> subprocess.CompletedProcess[str]:
         """`helm install` or `upgrade`, until everything is ready."""
         self._values.write_text(json.dumps(values))
-        waiting = ("--wait", "--timeout", "120s")
+        waiting = ("--wait", "--timeout", "300s")
         return self.helm(command, NAME, str(CHART), "-f", str(self._values), *waiting, *more, check=check)
 
     def kubectl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -153,7 +154,7 @@ class Release:
 
     def rolled_out(self) -> None:
         """Until the StatefulSet has what it should."""
-        self.kubectl("rollout", "status", f"statefulset/{NAME}", "--timeout=180s")
+        self.kubectl("rollout", "status", f"statefulset/{NAME}", "--timeout=300s")
 
     # --- clients of the namespace
 

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.kubernetes.release import BUNDLES, NAME, Release, assert_clean, wait_for
+from tests.kubernetes.release import BUNDLES, NAME, TRAFFIC, Release, assert_clean, wait_for
 
 pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 
 
 def drain(release: Release, node: str) -> None:
     selector = f"--pod-selector=app.kubernetes.io/instance={NAME}"
-    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=200s")
+    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
     release.cluster.kubectl("drain", node, selector, *options)
 
 
@@ -57,8 +57,8 @@ def test_no_request_fails_while_two_nodes_are_drained_at_once(installed: Release
 
 
 def test_nothing_is_lost_when_a_broker_is_deleted_by_force(installed: Release):
-    def owners() -> list[str]:
-        return [each["broker"] for each in installed.loadmanager("bundles", "list", "--state", "assigned")]
+    def owners() -> list[object]:
+        return installed.loadmanager("bundles", "list", "--namespace", TRAFFIC, "--state", "assigned")
 
     with installed.load() as load:
         victim = installed.brokers()[1]

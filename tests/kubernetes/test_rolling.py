@@ -35,7 +35,7 @@ def test_no_request_fails_while_a_release_is_upgraded_and_rolled_back(installed:
         second = installed.brokers()
         assert_rolled_one_by_one(installed, "2", first)
         assert "60" in str(installed.loadmanager("config", "get", "balancing_interval_s"))
-        installed.helm("rollback", NAME, "--wait", "--timeout", "120s")
+        installed.helm("rollback", NAME, "--wait", "--timeout", "300s")
         assert_rolled_one_by_one(installed, "1", second)
         load.run_on(60)
         figures = load.finish()
