@@ -193,7 +193,7 @@ class Stage:
             owners = await self.owners(by)
             for bundle in list(missing):
                 owner = owners.get(bundle)
-                if owner not in by:  # nobody's, or a dead one's: whoever asks for it has it assigned
+                if owner is None or owner not in by:  # nobody's, or a dead one's: whoever asks for it has it assigned
                     await self.ask("GET", f"{by[0].url}/v1/counters?topic={KEYS[bundle]}")
                 elif await self.token_of(owner, KEYS[bundle]) > (before or {}).get(bundle, ""):
                     missing.discard(bundle)

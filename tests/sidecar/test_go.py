@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import subprocess
 
+import psycopg
 import pytest
 
 from stack.golang import go
+from stack.stores import PostgresServer
+from tests.servers import topic_prefix
 from tests.sidecar.building import EXAMPLES
 
-pytestmark = pytest.mark.guards("sidecar")
+pytestmark = [pytest.mark.postgresql, pytest.mark.guards("sidecar")]
 
 
-def test_its_own_tests_pass():
-    go("test", "-count=1", "./...", folder=EXAMPLES / "go")
+def test_its_own_tests_pass(postgres_server: PostgresServer):
+    name = topic_prefix("go").rstrip(".").replace("-", "_")
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    store = postgres_server.url.rpartition("/")[0] + f"/{name}"
+    go("test", "-count=1", "./...", folder=EXAMPLES / "go", environment={"COUNTERS_STORE": store})
 
 
 def test_it_is_formatted_and_vetted():
