@@ -24,7 +24,9 @@ NAME = "loadmanager"
 """Of the release: the one whose Services would set variables that look like settings."""
 TRAFFIC = "demo/counters"
 BUNDLES = 16
-RATE_S = 60
+RATE_S = 30
+BUDGET_S = 20
+"""Of a request: one core and a half run brokers, load, Kafka and a control plane, mostly beside other tests."""
 USER = 10_001
 WAIT_S = 300.0
 
@@ -176,7 +178,8 @@ class Release:
     def load(self) -> Iterator[Load]:
         """Load on the counters, which are created if need be; ended at the latest with the context."""
         self.loadmanager("namespaces", "create", TRAFFIC, "--bundles", str(BUNDLES))
-        arguments = ["python", "-m", "loadmanager.demo.counter.load", "--json", "--rate", str(RATE_S)]
+        arguments = ["python", "-m", "loadmanager.demo.counter.load", "--json"]
+        arguments += ["--rate", str(RATE_S), "--budget", str(BUDGET_S)]
         arguments += ["--namespace", TRAFFIC, "--store", "/counters/counters.db", "--admin", self.url]
         output = self.folder / "load.json"
         with output.open("wb") as sink, (self.folder / "load.err").open("wb") as errors:

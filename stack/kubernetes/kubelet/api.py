@@ -19,7 +19,7 @@ TIMEOUT = aiohttp.ClientTimeout(total=10)
 WATCH = aiohttp.ClientTimeout(total=None, sock_read=300)
 PAUSE_S = 0.5
 STRATEGIC = "application/strategic-merge-patch+json"
-CONFLICT, GONE, NOT_FOUND = 409, 410, 404
+CONFLICT, GONE, NOT_FOUND, INVALID = 409, 410, 404, 422
 
 
 class Refused(Exception):

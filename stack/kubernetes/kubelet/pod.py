@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from stack.kubernetes.kubelet import images
-from stack.kubernetes.kubelet.api import CONFLICT, NOT_FOUND, STRATEGIC, Api, Refused, path_of
+from stack.kubernetes.kubelet.api import CONFLICT, INVALID, NOT_FOUND, STRATEGIC, Api, Refused, path_of
 from stack.kubernetes.kubelet.container import Container, Launch, now
 from stack.kubernetes.kubelet.environment import Misconfigured, Object, command, environment, references
 from stack.kubernetes.kubelet.sandbox import Mount, Sandbox
@@ -241,8 +241,9 @@ class Pod:
         try:
             await self._node.api.ask("PATCH", path, change, STRATEGIC)
         except Refused as refused:
-            if refused.status not in (NOT_FOUND, CONFLICT):  # it is gone, or another pod has its name
+            if refused.status not in (NOT_FOUND, CONFLICT, INVALID):
                 raise
+            log.debug("%s is gone, or another pod has its name: %s", self.object["metadata"]["name"], refused)
 
     def _status(self) -> Object:
         ready = not self._phase and all(each.ready for each in [*self.main, *self._sidecars()])
