@@ -19,6 +19,7 @@ type host struct {
 func (h host) Prepare(context.Context, Bundle) error { return nil }
 
 func (h host) Acquire(ctx context.Context, claim Claim, _ []byte) error {
+	h.calls <- "acquiring"
 	select {
 	case <-h.loading:
 	case <-ctx.Done(): // a driver may return without an error all the same
@@ -66,7 +67,8 @@ func acquired(t *testing.T) (*session, host, *holding) {
 	if got := status(s.begin(hookOf("acquire", 1))); got != http.StatusNoContent {
 		t.Fatalf("acquire was answered %d", got)
 	}
-	<-h.calls
+	<-h.calls // acquiring
+	<-h.calls // acquired
 	request := s.gate.enter(apples)
 	if request == nil {
 		t.Fatal("an acquired bundle is not served")
@@ -112,6 +114,7 @@ func TestAbandonEndsRequests(t *testing.T) {
 func TestOvertakenAcquireIsNotServed(t *testing.T) {
 	s, h := begun(t)
 	acquire := s.begin(hookOf("acquire", 1))
+	<-h.calls // acquiring
 	abandon := s.begin(hookOf("abandon", 2))
 	if first, second := status(acquire), status(abandon); first != http.StatusConflict || second != http.StatusNoContent {
 		t.Fatalf("acquire and abandon were answered %d and %d", first, second)
