@@ -44,7 +44,7 @@ func begun(t *testing.T) (*session, host) {
 	h := host{make(chan string, 100), make(chan struct{})}
 	s := newSession(attached{"one", "us"}, h, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	s.obey(time.Now(), lease{ValidMS: map[int]int64{0: 60_000}})
-	t.Cleanup(s.end)
+	t.Cleanup(s.cancel)
 	return s, h
 }
 
