@@ -86,11 +86,15 @@ class RemoteHost:
             await self._send("prepare", self._about(wire.BundleHook, bundle, self.leases.next()))
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
-        """Raises Refused, Over."""
+        """Raises Refused, Over. A service that declines holds nothing."""
         sequence = self.leases.acquiring(bundle, token.partition)
         handed = None if hand_off is None else base64.b64encode(hand_off).decode()
         more = {"token": str(token), "partition": token.partition, "hand_off": handed}
-        await self._send("acquire", self._about(wire.AcquireHook, bundle, sequence, **more))
+        try:
+            await self._send("acquire", self._about(wire.AcquireHook, bundle, sequence, **more))
+        except Refused:
+            self._obeyed(bundle, sequence)
+            raise
 
     async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
         """Raises Refused. Without a service there is nothing to release, and no hand-off."""

@@ -6,9 +6,10 @@
 | joined | | the service is gone, ends the session, or the sidecar is told to stop: leaving |
 | leaving | | the broker has moved its bundles away |
 
-A service is gone if it has not polled for `session_timeout_s`, or does not poll and its port refuses. It then gets no
-more leases and no more hooks, and its bundles move once the leases it has are over. A service that comes again gets a
-new session, and so a new incarnation and new tokens: the store refuses what its former process still writes.
+A service is gone if it has not polled for `session_timeout_s`, if it does not poll and its port refuses, or if it
+attaches again at the same port. It then gets no more leases and no more hooks, and its bundles move once the leases it
+has are over. A service that comes again gets a new session, and so a new incarnation and new tokens: the store refuses
+what its former process still writes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class _Session:
         self._changed = asyncio.Event()
 
     def lose(self, why: str) -> None:
-        """The service is gone."""
+        """The service is gone. Idempotent."""
+        if self.gone:
+            return
         _log.warning("the service at %s %s: its bundles move to other brokers", self.attachment.hooks, why)
         self.gone = True
         self.host.end()
@@ -217,6 +220,8 @@ class Sidecar:
 
     def attach(self, attachment: Attachment) -> Attached:
         """As `Sessions.attach`. The broker starts behind it."""
+        if self._session is not None and self._session.attachment.hooks == attachment.hooks:
+            self._session.lose("was started again, or did not get the answer that it is attached")
         if self._session is not None or self._stopping.is_set():
             raise Conflict("another session is attached, or leaves: try again, or stop the other service")
         assert self._http is not None, "run() first"

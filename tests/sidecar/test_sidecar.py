@@ -118,7 +118,7 @@ async def test_one_service_at_a_time_is_a_member(tmp_path: Path):
         await until_told(joined, "the broker is a member", START_S)
         assert (await asked("GET", f"{path}/lease"))[1]["valid_ms"].keys() >= {"0"}
         assert await asked.probe("health") == 200
-        status, problem = await asked("POST", "/v1/session", {"protocol": 1, "hooks": hooks})
+        status, problem = await asked("POST", "/v1/session", {"protocol": 1, "hooks": "http://127.0.0.1:9/"})
         assert (status, asked.headers["Retry-After"]) == (409, "1")
         assert "another session" in problem["detail"]
         assert (await asked("GET", "/v1/claims/a%2Fb%2Fc"))[0] == 404
@@ -130,6 +130,20 @@ async def test_one_service_at_a_time_is_a_member(tmp_path: Path):
             return await asked.probe("live") == 200 and await asked.probe("health") == 503
 
         await until_told(absent, "probes see that there is no service", START_S)
+
+
+async def test_a_service_that_attaches_again_ends_its_former_session(tmp_path: Path):
+    attachment = {"protocol": 1}
+    async with service() as hooks, sidecar(tmp_path) as asked:
+        attachment |= {"hooks": hooks}
+        _, former = await asked("POST", "/v1/session", attachment)
+        assert (await asked("POST", "/v1/session", attachment))[0] == 409
+        assert (await asked("GET", f"/v1/session/{former['session']}/lease"))[0] == 410
+
+        async def attached() -> bool:
+            return (await asked("POST", "/v1/session", attachment))[0] == 201
+
+        await until_told(attached, "it is attached again", START_S)
 
 
 async def _poll(asked: Asked, path: str) -> None:
