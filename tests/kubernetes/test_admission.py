@@ -92,12 +92,20 @@ def test_a_pod_that_may_more_is_refused(release: Release):
     assert 'violates PodSecurity "restricted' in run.stderr
 
 
-def test_an_autoscaler_finds_the_brokers_and_keeps_the_least_number(release: Release):
+def test_an_autoscaler_begins_with_the_brokers_that_are_there(installed: Release):
     def conditions() -> dict[str, str]:
-        found = release.get("horizontalpodautoscaler", NAME)["status"].get("conditions", ())
+        found = installed.get("horizontalpodautoscaler", NAME)["status"].get("conditions", ())
         return {each["type"]: each["status"] for each in found}
 
-    release.deploy("install", release.values() | {"autoscaling": {"enabled": True, "minReplicas": 3}})
+    def pods() -> list[str]:
+        return [each["metadata"]["uid"] for each in installed.brokers()]
+
+    before = pods()
+    scaled = installed.values() | {"autoscaling": {"enabled": True, "minReplicas": 4}}
+    installed.deploy("upgrade", scaled)
     wait_for(lambda: conditions().get("AbleToScale") == "True", "the autoscaler finds the StatefulSet")
-    wait_for(lambda: len(release.brokers()) == 3, "the least number of brokers")
-    release.rolled_out()
+    wait_for(lambda: len(pods()) == 4, "the least number of brokers")
+    assert pods()[:3] == before
+    installed.rolled_out()
+    installed.deploy("upgrade", scaled)
+    assert pods()[:3] == before
