@@ -31,7 +31,7 @@ from tests.sidecar.reference import BUGS
 REFERENCE = Path(__file__).with_name("reference.py")
 PROBE, SLOW = "{http}/keys?key={key}", "{http}/slow?key={key}"
 NAMESPACE = "demo/counters"
-GROUP = 8
+GROUP = 4
 """So many services are tried at once."""
 
 FOUND_BY: dict[str, tuple[str, ...]] = {
@@ -121,9 +121,11 @@ async def test_correct_service_passes_every_check() -> None:
 @pytest.mark.guards("sidecar")
 @pytest.mark.postgresql
 @pytest.mark.parametrize("language", sorted(SERVICES))
-async def test_example_services_pass_every_check(language: str, postgres_server: PostgresServer) -> None:
+async def test_example_services_pass_every_check(
+    language: str, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
     variables = (f"COUNTERS_STORE={postgres_server.url}", "LISTEN=127.0.0.1:0")
-    command = ("env", *variables, *SERVICES[language]())
+    command = ("env", *variables, *SERVICES[language](tmp_path))
     results = await tried(Options(command, "{http}/v1/counters?topic={key}", NAMESPACE))
     assert not [result for result in results if result.outcome is Outcome.FAILED]
     skipped = {result.name: result.why for result in results if result.outcome is Outcome.SKIPPED}
@@ -131,6 +133,7 @@ async def test_example_services_pass_every_check(language: str, postgres_server:
 
 
 @pytest.mark.guards("sidecar")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, len(FOUND_BY), GROUP), ids=lambda first: f"{list(FOUND_BY)[first]}…")
 async def test_bugs_are_found_by_the_checks_that_name_them(first: int) -> None:
     bugs = list(FOUND_BY)[first : first + GROUP]
