@@ -62,6 +62,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float | None = None
 
 
+def title_of(status: int) -> str:
+    """The title of a problem of this status."""
+    return _TITLES.get(status, "Error")
+
+
 def problem(
     status: int,
     detail: str,
@@ -71,7 +76,7 @@ def problem(
     retry_after_s: float | None = None,
 ) -> Problem:
     """A problem of this status; its type is a URN that programs may compare."""
-    title = title or _TITLES.get(status, "Error")
+    title = title or title_of(status)
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
     detail = hide_text(detail.encode("utf-8", "backslashreplace").decode())  # it may quote what is no Unicode
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)

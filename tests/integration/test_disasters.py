@@ -104,7 +104,7 @@ async def test_data_of_zookeeper_is_lost(tmp_path: Path):
 
 @pytest.mark.parametrize("backup", [True, False], ids=["with a backup", "without a backup"])
 async def test_both_are_lost(tmp_path: Path, backup: bool):
-    async with rehearsal(tmp_path) as cluster:
+    async with rehearsal(tmp_path, forgets=not backup) as cluster:
         await prepared_and_backed_up(cluster)
         cluster.down()
         await cluster.kill()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from loadmanager.client.redirection import Moved, NotServing
+from loadmanager.client.redirection import PROBLEM_TYPE, Moved, NotServing
 from loadmanager.client.redirection import problem_of as redirection_of
 from loadmanager.errors import Conflict
 from loadmanager.sidecar import wire
 from loadmanager.sidecar.sidecar import Sessions
 from loadmanager.sidecar.wire import PROTOCOL, Attached, Attachment, Claimed, Lease, Secret
-from loadmanager_api.errors import install, problem, respond
+from loadmanager_api.errors import install, problem, respond, title_of
 
 ATTACH_AGAIN_S = 1.0
 MAX_WAIT_MS = 60_000
@@ -39,18 +40,21 @@ Wait = Annotated[int, Query(ge=0, le=MAX_WAIT_MS)]
 def application(sessions: Sessions, secret: Secret) -> FastAPI:
     """The endpoints; the hooks are described as webhooks."""
 
-    def known(authorization: Annotated[str, Header()] = "") -> None:
-        if not secret.is_bearer(authorization):
+    def known(shown: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]) -> None:
+        if shown is None or not secret.is_bearer(f"Bearer {shown.credentials}"):
             raise HTTPException(401, "send the secret of the sidecar's --secret-file as Authorization: Bearer whsec_…")
 
-    app = FastAPI(title="loadmanager sidecar", version=str(PROTOCOL), docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="loadmanager sidecar", version=str(PROTOCOL), docs_url=None, redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )  # fmt: skip
     install(app)
     app.add_exception_handler(Moved, _redirected)
     app.add_exception_handler(NotServing, _redirected)
     app.add_exception_handler(Conflict, _later)
     routes = APIRouter(dependencies=[Depends(known)])
 
-    @routes.post("/v1/session", status_code=201)
+    @routes.post("/v1/session", status_code=201, responses=_problems(400, 409, 422))
     async def attach(attachment: Attachment) -> Attached:
         """Begin a session. 409: another one lasts; 422: a protocol that this sidecar does not know."""
         if attachment.protocol != PROTOCOL:
@@ -59,18 +63,18 @@ def application(sessions: Sessions, secret: Secret) -> FastAPI:
             )
         return sessions.attach(attachment)
 
-    @routes.get("/v1/session/{session}/lease")
+    @routes.get("/v1/session/{session}/lease", responses=_problems(400, 410))
     async def lease(session: str, wait_ms: Wait = MAX_WAIT_MS) -> Lease:
         """Wait a little, then say for how long the service may serve. 410: the session has ended."""
         return await sessions.lease(session, wait_ms / 1000)
 
-    @routes.delete("/v1/session/{session}")
+    @routes.delete("/v1/session/{session}", responses=_problems(410))
     async def detach(session: str) -> dict[str, str]:
         """Move all bundles away, then end the session. 410: it has ended already."""
         await sessions.detach(session)
         return {"session": session}
 
-    @routes.get("/v1/claims/{key:path}")
+    @routes.get("/v1/claims/{key:path}", responses=_problems(400, 404, 412, 421, 503))
     async def claim(key: str, timeout_ms: Wait = 5_000) -> Claimed:
         """The bundle of a key, once it is served here. 421: by another broker; 503: by none; 404: no such namespace."""
         return await sessions.find(key, timeout_ms / 1000)
@@ -78,6 +82,13 @@ def application(sessions: Sessions, secret: Secret) -> FastAPI:
     app.include_router(routes)
     _describe_hooks(app)
     return app
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route answers besides: problems (RFC 9457)."""
+    content = {PROBLEM_TYPE: {"schema": {"type": "object", "required": ["type", "title", "status"]}}}
+    named = {status: {"description": title_of(status), "content": content} for status in (401, *statuses)}
+    return {**named, "default": {"description": "Any other problem.", "content": content}}
 
 
 async def _redirected(request: Request, error: Exception) -> Response:
@@ -99,6 +110,6 @@ def _describe_hooks(app: FastAPI) -> None:
 
         hook.__annotations__["body"] = wire.Hook[body]
         app.webhooks.add_api_route(
-            name, hook, methods=["POST"], name=name, description=text, response_model=answer,
+            name, hook, methods=["POST"], name=name, operation_id=name, description=text, response_model=answer,
             status_code=204 if answer is None else 200,
         )  # fmt: skip
