@@ -197,7 +197,7 @@ class Checks:
         rest_ms = SETTINGS.bundle_rest_s * 1000
         for transition in change.transitions:
             before = transition.before
-            if before is None or before.holder is None or self._drains(before.holder):
+            if before is None or before.holder is None or self._drains(before.holder, record.actor):
                 continue
             moves = self.auditor.table.moves(transition.bundle)
             rests = bool(moves) and record.at_ms - moves[-1].at_ms < rest_ms
@@ -205,9 +205,13 @@ class Checks:
             if rests and record.to.name in left:
                 self.complain(f"decision {record.cause} takes {transition.bundle} back to {record.to} within its rest")
 
-    def _drains(self, broker: BrokerId) -> bool:
-        nodes = (watch.node for watch in self._watches.values())
-        return any(node.registration.draining for node in nodes if node.settings.advertised == broker.name)
+    def _drains(self, broker: BrokerId, leader: BrokerId) -> bool:
+        """Whether a broker drains, or the leader still believes so: a cancelled drain may not have reached it."""
+        nodes = {watch.node.settings.advertised: watch.node for watch in self._watches.values()}
+        if broker.name in nodes and nodes[broker.name].registration.draining:
+            return True
+        known = nodes[leader.name].membership.peer(broker) if leader.name in nodes else None
+        return known is not None and known.registration.draining
 
     def _check_tiling(self) -> None:
         try:
