@@ -60,7 +60,8 @@ def stages(text: str) -> list[Stage]:
 
 def pairs(texts: list[str]) -> dict[str, str]:
     """`KEY=VALUE …` of LABEL and ENV."""
-    return dict(each.partition("=")[::2] for text in texts for each in shlex.split(text))
+    parts = (each.partition("=") for text in texts for each in shlex.split(text))
+    return {key: value for key, _, value in parts}
 
 
 # --- rules

@@ -40,6 +40,8 @@ async def revoke(node: Node, bundle: Bundle) -> None:
     channel = node.channel
     entry = channel.table.get(bundle)
     lead = channel.table.lead(channel.table.partition_of(bundle.namespace))
+    assert entry is not None
+    assert lead.leader is not None
     subjects = (Subject(bundle, entry.revision),)
     record = Record("", Action.REVOKE, lead.leader, role=Role.LEADER, epoch=lead.epoch, subjects=subjects)
     assert isinstance(await channel.publish(record), Change)
