@@ -14,6 +14,7 @@ OWN = {
     **dict.fromkeys(("log", "coordination", "kafka", "zookeeper"), "the values `log` and `coordination`"),
     **dict.fromkeys(("advertised", "http_hosts"), "the chart"),
     **dict.fromkeys(("tls_certificate", "tls_key", "tls_client_ca", "tls_client_required"), "the value `tls`"),
+    "http_probe_port": "the value `probes.port`",
     **dict.fromkeys(("token_keys", "token_issuer", "token_audience", "superusers"), "the value `tokens`"),
     **dict.fromkeys(("insecure", "drain_timeout_s", "history_dir", "log_format"), "the chart"),
 }
@@ -117,7 +118,7 @@ def schema() -> dict[str, Any]:
         drain=thing(timeoutSeconds=SECONDS),
         terminationGracePeriodSeconds=SECONDS,
         maxUnavailable=whole(1),
-        probes=thing(startup=probe(), readiness=probe(), liveness=probe()),
+        probes=thing(port=PORT, startup=probe(), readiness=probe(), liveness=probe()),
         resources=resources,
         zoneLabel=TEXT,
         spread=thing(zones=SPREAD, nodes=SPREAD),

@@ -19,7 +19,8 @@ from loadmanager_api.access.access import Access
 from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
 
-VITAL = frozenset({*(f"/admin/v2/brokers/{probe}" for probe in ("health", "live", "ready")), "/metrics"})
+PROBES = frozenset(f"/admin/v2/brokers/{probe}" for probe in ("health", "live", "ready"))
+VITAL = PROBES | {"/metrics"}
 """Paths that are answered even where the limit of connections or requests is reached."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -94,6 +95,21 @@ class Guard:
             f"this broker is not known as {_shown(hosts[0])}: use the name that it advertises, or its address, or have "
             "it started with that name among `http_hosts`",
         )
+
+
+class ProbesAlone:
+    """An ASGI application that lets requests of probes through to another one, and nothing else."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in PROBES and scope["method"] in READING:
+            await self._app(scope, receive, send)
+        else:
+            await respond(problem(404, "this port answers probes alone; ask at the admin port"), CLOSE)(
+                scope, receive, send
+            )
 
 
 def _foreign(headers: Headers) -> Problem | None:

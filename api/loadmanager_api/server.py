@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
+from starlette.types import ASGIApp
 from structlog.contextvars import bind_contextvars
 from uvicorn import Config
 
@@ -25,8 +26,9 @@ from loadmanager_api.access.tls import Tls
 from loadmanager_api.app import create_app, lay_out_routes
 from loadmanager_api.auditing.recording import Refusals
 from loadmanager_api.connection import Bounds
+from loadmanager_api.guard import ProbesAlone
 from loadmanager_api.kept import Kept
-from loadmanager_api.listener import Listener
+from loadmanager_api.listener import RESERVED_CONNECTIONS, Listener
 from loadmanager_api.lookup_protocol import LookupConnection
 
 CLOSE_TIMEOUT_S = 3.0
@@ -72,23 +74,19 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
     closing = asyncio.Event()
     kept = await handover.ask(lambda: Kept.of(handover, closing, access))
     app, lookups = create_app(kept, lambda: listener.unsent_bytes())
-    listener = Listener(
-        listening,
-        Config(
-            app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
-        ),
-        Bounds.of(settings),
-        settings.http_connections,
-        kept.counts,
-        partial(LookupConnection, lookups),
-        tls,
-    )
+    bounds, make = Bounds.of(settings), partial(LookupConnection, lookups)
+    listener = Listener(listening, _served(app), bounds, settings.http_connections, kept.counts, make, tls)
+    listeners = [listener]
+    if settings.http_probe_port:
+        probed = listen(_with_port(listening, settings.http_probe_port))
+        listeners.append(Listener(probed, _served(ProbesAlone(app)), bounds, RESERVED_CONNECTIONS, kept.counts))
     refusals, keeping = Refusals(handover), None
     if access is not None:
         access.tell = refusals.note
         keeping = asyncio.create_task(access.keep_current())
     laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))
-    listener.start()
+    for each in listeners:
+        each.start()
     try:
         yield
     finally:
@@ -96,7 +94,7 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
         if keeping is not None:
             keeping.cancel()
         try:
-            await listener.close(CLOSE_TIMEOUT_S)
+            await asyncio.gather(*(each.close(CLOSE_TIMEOUT_S) for each in listeners))
             await refusals.close()
             await kept.attempts.close()
         finally:
@@ -124,8 +122,19 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _served(app: ASGIApp) -> Config:
+    return Config(
+        app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
+    )
+
+
 def _address_of(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
+    return _with_port(listening, listening.getsockname()[1])
+
+
+def _with_port(listening: socket.socket, port: int) -> str:
+    """The address where it listens, but with this port."""
+    host = listening.getsockname()[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

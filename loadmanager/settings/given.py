@@ -69,6 +69,7 @@ class Given(TypedDict, total=False):
     token_leeway_s: float
     superusers: str
     http_hosts: str
+    http_probe_port: int
     http_connections: int
     http_requests: int
     http_lookup_rate: float | None

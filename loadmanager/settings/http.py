@@ -15,6 +15,13 @@ class HttpLimits(BaseSettings):
         "further names, separated by commas, by which clients may call this broker (an ingress, an alias)",
         "its advertised name, localhost and addresses are known; a browser may be led here under any other name",
     )
+    http_probe_port: int = fixed(
+        0,
+        "port that answers health, liveness and readiness alone, without TLS; 0: none",
+        "for probes of who has no certificate, with tls_client_required",
+        ge=0,
+        le=65_535,
+    )
     http_connections: int = fixed(
         4_096,
         "connections at most; fewer where the descriptors of the process are fewer",

@@ -24,6 +24,10 @@ REFUSED = {
     "nobody asks": ((*PRODUCTION, "--set", "tokens.issuer="), "anybody may do everything"),
     "no superuser": ((*PRODUCTION, "--set", "tokens.superusers=null"), "at least one principal"),
     "two sources of keys": ((*PRODUCTION, "--set", "tokens.keys=https://k,tokens.keysSecret=x"), "keys come from one"),
+    "probes at a taken port": (
+        (*PRODUCTION, "--set", "tls.clientCaSecret=ca,tls.clientRequired=true,probes.port=8080"),
+        "probes.port",
+    ),
     "certificates of nobody": ((*PRODUCTION, "--set", "tls.clientRequired=true"), "clientCaSecret"),
     "replication 1": ((*PRODUCTION, "--set", "settings.replication=1"), "settings.replication below 3"),
     "one broker": ((*PRODUCTION, "--set", "replicas=1"), "at least 2"),

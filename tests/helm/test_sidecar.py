@@ -95,12 +95,13 @@ def test_service_sees_only_its_own_tmp(pod: dict[str, Any]):
     assert mount["subPath"] == "rooms"
 
 
-def test_a_broker_that_wants_certificates_is_only_seen_to_listen():
+def test_a_broker_that_wants_certificates_is_probed_at_another_port():
     values = ("--set", "tls.clientCaSecret=ca,tls.clientRequired=true")
     broker = broker_of(of_example("sidecar", *values))
     probes = {name: value for name, value in broker.items() if name.endswith("Probe")}
     assert probes.keys() == {"readinessProbe", "livenessProbe"}
-    assert all(each["tcpSocket"] == {"port": "admin"} for each in probes.values())
+    assert {(each["httpGet"]["port"], each["httpGet"]["scheme"]) for each in probes.values()} == {("probes", "HTTP")}
+    assert {"name": "probes", "containerPort": 8081} in broker["ports"]
 
 
 def test_ports_of_the_service_belong_to_its_container(pod: dict[str, Any]):

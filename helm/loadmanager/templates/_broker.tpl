@@ -34,6 +34,9 @@ env:
   {{- end }}
 ports:
   - {name: admin, containerPort: {{ .Values.port }}}
+  {{- if .Values.tls.clientRequired }}
+  - {name: probes, containerPort: {{ .Values.probes.port }}}
+  {{- end }}
   {{- if not .Values.sidecar.enabled }}
   {{- range .Values.servicePorts }}
   - {name: {{ .name }}, containerPort: {{ .port }}}
@@ -43,7 +46,7 @@ ports:
 {{- range $probe, $path := ternary (omit $probes "startupProbe") $probes .Values.sidecar.enabled }}
 {{ $probe }}:
   {{- if $.Values.tls.clientRequired }}
-  tcpSocket: {port: admin}
+  httpGet: {path: /admin/v2/brokers/{{ $path }}, port: probes, scheme: HTTP}
   {{- else }}
   httpGet: {path: /admin/v2/brokers/{{ $path }}, port: admin, scheme: {{ include "loadmanager.scheme" $ | upper }}}
   {{- end }}

@@ -126,6 +126,9 @@ capabilities: {drop: [ALL]}
 {{- if and $v.tls.clientRequired (not $v.tls.clientCaSecret) -}}
 {{- fail "tls.clientRequired needs tls.clientCaSecret: the authorities of the certificates that are required" -}}
 {{- end -}}
+{{- if and $v.tls.clientRequired (has (int $v.probes.port) (list (int $v.port) (int $v.sidecar.port))) -}}
+{{- fail "probes.port must differ from port and sidecar.port: they are servers of one pod" -}}
+{{- end -}}
 {{- if and $v.tokens.keys $v.tokens.keysSecret -}}
 {{- fail "tokens.keys and tokens.keysSecret exclude each other: keys come from one place" -}}
 {{- end -}}

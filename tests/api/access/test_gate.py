@@ -21,6 +21,7 @@ from loadmanager_api.access.access import Access
 from loadmanager_api.access.principal import Principal, Unauthenticated
 from loadmanager_api.access.tls import certified, name_in
 from loadmanager_api.server import NotLoopback, check_reach
+from stack.servers import free_port
 from tests.api.access.conftest import Guarded
 from tests.api.access.issuing import Certificates, Issuer, jwks
 from tests.api.conftest import WAIT_S
@@ -260,6 +261,30 @@ async def test_where_certificates_are_required_a_token_alone_does_not_get_in(gua
         await guarded.ask("root", "GET", "/v1/config")
     guarded.context.load_cert_chain(*guarded.certificates.issue("client", "carts", common_name="carts"))
     assert (await guarded.ask("root", "GET", "/v1/config"))[0] == 200
+
+
+async def test_probes_have_a_port_of_their_own_where_certificates_are_required(guarded: Guarded) -> None:
+    port = free_port()
+    await guarded.start_with_tls(tls_client_required=True, http_probe_port=port)
+    broker = guarded.cluster.brokers[0]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def asked(path: str, method: str = "GET", **options: Any) -> int:
+            async with session.request(method, path, **options) as answer:
+                await answer.read()
+                return answer.status
+
+        for probe in ("health", "live", "ready"):
+            assert await asked(f"/admin/v2/brokers/{probe}") == 200
+        root = guarded.bearer("root")
+        for path in ("/metrics", "/v1/config", "/admin/v2/brokers/health/", "/lookup/v2/topic/persistent/a/b/c"):
+            assert await asked(path, headers=root) == 404
+        assert await asked("/admin/v2/brokers/health", "POST", headers=root) == 404
+        assert await asked("/admin/v2/brokers/health", headers={"Host": "evil.example"}) == 421
+    assert broker.url.endswith(f":{port}") is False
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+        await guarded.start_with_tls(tls_client_required=True, http_probe_port=port)
+    guarded.cluster.brokers.pop()
 
 
 async def test_a_renewed_certificate_is_used_without_a_restart(guarded: Guarded) -> None:
