@@ -37,7 +37,6 @@ IN_EXAMPLES = {
     ("certificates", "pod-networkpolicy"): "this example has networkPolicy.enabled=false",
     ("try", "container-security-context-readonlyrootfilesystem"): "Kafka and ZooKeeper of `dev`",
     ("try", "pod-probes-identical"): "the same: there is no other way to ask them without their own tools",
-    ("certificates", "pod-probes-identical"): "without a certificate Kubernetes only sees that the port is open",
 }
 OPTIONAL = (
     "container-resource-requests-equal-limits",
