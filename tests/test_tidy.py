@@ -32,6 +32,7 @@ PURE = (
     "loadmanager/broker/agent/effects.py",
     "loadmanager/leader/core.py",
     "loadmanager/leader/quarantine/*.py",
+    "loadmanager/consumers/allocation/*.py",
     "loadmanager/strategies/placement/**/*.py",
     "loadmanager/strategies/rebalancing/**/*.py",
     "loadmanager/strategies/splitting/*.py",
