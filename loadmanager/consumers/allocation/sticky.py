@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Q = TypeVar("Q", bound=Any)
@@ -133,8 +134,11 @@ class Sticky(Generic[Q]):
             dealt = free[at : at + rounds * len(lowest)]
             for first, consumer in enumerate(lowest[: len(dealt)]):
                 its = dealt[first :: len(lowest)]
-                self._queues[consumer].update(dict.fromkeys(its))
-                self._owners.update(dict.fromkeys(its, consumer))
+                if self._queues[consumer]:
+                    self._queues[consumer].update(dict.fromkeys(its))
+                else:
+                    self._queues[consumer] = dict.fromkeys(its)
+                self._owners.update(zip(its, repeat(consumer), strict=False))
                 assigned.setdefault(consumer, []).extend(its)
             at += len(dealt)
             height += rounds
