@@ -1,0 +1,336 @@
+"""Decides for one group who may read which partition. Pure: all times come in, all records go out.
+
+A partition has one holder at most: the member that was granted it, until that member is known to have stopped reading.
+There are three ways to know it:
+
+* it acknowledges a revision in which the partition is not its own any more (`Beat.acked`): it has stopped, and has
+  committed what it did;
+* it leaves;
+* its session ends. A member counts its lease from before it sent a heartbeat that was answered, the coordinator from
+  when it received the heartbeat, plus a slack: so the member has stopped first.
+
+A member that does not move waits for nobody: each partition changes hands by itself, as soon as its holder has given it
+up. Acknowledgements may come late, twice and out of order: a revision says for ever what was given up when it was
+acknowledged, and a partition that was granted again later was granted in a higher one. A heartbeat that joined may come
+again when its member is long gone: so each membership has an epoch, and who has another one is refused.
+
+Answers promise; so what they promise must be in the log first. The shell takes `written()` after each event, appends
+it, and only then sends answers. A coordinator that learns that its token is not the highest any more sends none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self
+
+import msgspec
+
+from loadmanager.consumers.coordinator.messages import VERSIONS, Answer, Beat, Refusal, View, Why, check
+from loadmanager.consumers.coordinator.records import (
+    GroupRecord,
+    MemberRecord,
+    Mode,
+    Partition,
+    Record,
+    Settings,
+    Subscription,
+    Written,
+    by_topic,
+    encoded,
+    flat,
+    key_of,
+    listed,
+)
+from loadmanager.consumers.coordinator.targets import Situation, Targets, check_strategy
+
+SLACK_MS, DRIFT = 100, 0.01
+"""A session lasts so much longer here than at the member: clocks may run apart by this share."""
+
+
+class _Member(msgspec.Struct):
+    subscription: Subscription
+    epoch: int
+    ends_ms: int = 0
+    revision: int = 0
+    granted: dict[Partition, int] = {}
+    """Its partitions, each with the revision in which it got it."""
+    revoked: dict[Partition, int] = {}
+    """Those among them that it was told to give up, each with the revision that told it so."""
+    gives_up_by_ms: int | None = None
+    """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
+    prolonged: bool = True
+    sequence: int = 0
+    claims: frozenset[Partition] | None = None
+
+    def session_from(self, now_ms: int) -> int:
+        timeout_ms = self.subscription.session_timeout_ms
+        return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
+
+
+class Group:
+    """One group, at the owner of its bundle."""
+
+    def __init__(self, name: str, settings: Settings | None = None) -> None:
+        self.name = name
+        self.settings = settings or Settings()
+        self.generation = 0
+        """Grows with every change of who should read what; where members decide that, of what they decide it by."""
+        self._members: dict[str, _Member] = {}
+        self._holders: dict[Partition, str] = {}
+        self._topics: dict[str, int] = {}
+        self._weights: Mapping[Partition, float] | None = None
+        self._targets = Targets(self.settings.strategy, {})
+        self._due = {""}
+        """Members whose records are due, and "" for the group's own."""
+
+    @classmethod
+    def restored(cls, name: str, records: Mapping[str, Record], topics: Mapping[str, int], now_ms: int) -> Self:
+        """The group as a former owner of its bundle left it in the log: `records` by member, "" for the group's own.
+
+        Every member has a whole session from now on, for the former owner may have answered it a moment ago. All
+        records are due: they belong under the new owner's token.
+        """
+        own = records.get("")
+        group = cls(name, own.settings if isinstance(own, GroupRecord) else None)
+        group.generation = own.generation if isinstance(own, GroupRecord) else 0
+        for member, record in records.items():
+            if isinstance(record, MemberRecord):
+                group._restore(member, record, now_ms)
+        group._topics = dict(topics)
+        kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
+        group._targets = Targets(group.settings.strategy, kept)
+        group._due |= group._members.keys()
+        group._retarget(now_ms)
+        return group
+
+    def _restore(self, name: str, record: MemberRecord, now_ms: int) -> None:
+        granted, revoked = flat(record.granted), flat(record.revoked)
+        member = _Member(record.subscription, record.epoch, 0, record.revision, granted, revoked)
+        member.ends_ms = member.session_from(now_ms)
+        if record.claims is not None:
+            member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+        if revoked:
+            member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
+        self._members[name] = member
+        self._holders.update(dict.fromkeys(granted, name))
+
+    # --- events
+
+    def heartbeat(self, name: str, beat: Beat, now_ms: int) -> Answer | Refusal:
+        """A member lives, and has given up what is not in the revision that it acknowledges. The first one joins.
+
+        Raises Invalid for a subscription that makes no sense.
+        """
+        if beat.subscription.version not in VERSIONS:
+            spoken = f"{VERSIONS[0]} to {VERSIONS[-1]}"
+            return Refusal(Why.UNSUPPORTED_VERSION, f"this coordinator speaks the versions {spoken} of the protocol")
+        check(name, beat.subscription)
+        known = self._members.get(name)
+        if beat.epoch and (known is None or known.epoch != beat.epoch):
+            return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
+        if known is None:
+            self._members[name] = _Member(beat.subscription, self.generation + 1)
+            self._due.add(name)
+            self._retarget(now_ms)
+        if beat.sequence > self._members[name].sequence:
+            self._take(name, beat, now_ms)
+        return self.answer(name, beat.generation)
+
+    def leave(self, name: str, now_ms: int) -> None:
+        """A member has stopped reading and goes. Nothing happens if it is not there."""
+        if name in self._members:
+            self._drop([name], now_ms)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """The members whose sessions are over; they are no members any more."""
+        over = [name for name, member in self._members.items() if member.ends_ms <= now_ms]
+        if over:
+            self._drop(over, now_ms)
+        return over
+
+    def set_topics(self, topics: Mapping[str, int], now_ms: int) -> None:
+        """The topics that exist, with their numbers of partitions."""
+        if dict(topics) != self._topics:
+            self._topics = dict(topics)
+            self._retarget(now_ms)
+
+    def configure(self, settings: Settings, now_ms: int) -> None:
+        """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
+        check_strategy(settings.strategy)
+        if settings != self.settings:
+            self.settings = settings
+            self._targets = self._targets.by(settings.strategy)
+            for name, member in self._members.items():
+                member.claims = None
+                self._due.add(name)
+            self._retarget(now_ms)
+
+    def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
+        """Ask the strategy anew, with these rates or lags."""
+        self._weights = weights
+        self._retarget(now_ms)
+
+    # --- answers
+
+    def answer(self, name: str, generation: int = 0) -> Answer:
+        """What a member may read, that knows this generation. Raises KeyError if it is not there."""
+        member = self._members[name]
+        lease_ms = member.subscription.session_timeout_ms if member.prolonged else 0
+        view = None
+        if self.settings.mode is Mode.CLIENT and generation != self.generation:
+            view = View({each: its.topics for each, its in self.members.items()}, self._topics)
+        reads = listed(member.granted.keys() - member.revoked.keys())
+        return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
+
+    def refusals(
+        self, name: str, epoch: int, revision: int, partitions: Iterable[Partition]
+    ) -> dict[Partition, Refusal]:
+        """Which of these partitions a member may not commit for, as it read them in this epoch and revision.
+
+        It may until it has given the partition up. If it lost it and got it back, commits of the first time are late.
+        """
+        member = self._members.get(name)
+        if member is None or member.epoch != epoch:
+            over = Refusal(Why.UNKNOWN_MEMBER, "the session is over: who reads the partition now began before this")
+            return dict.fromkeys(partitions, over)
+        not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
+        return {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+
+    @property
+    def members(self) -> Mapping[str, Subscription]:
+        return {name: member.subscription for name, member in self._members.items()}
+
+    @property
+    def holders(self) -> Mapping[Partition, str]:
+        """Who may be reading each partition."""
+        return self._holders
+
+    def target(self, partition: Partition) -> str | None:
+        """Who should read a partition."""
+        return self._targets.of(partition)
+
+    def wanted_topics(self) -> set[str]:
+        """All topics that somebody subscribes to, whether they exist or not."""
+        return {topic for member in self._members.values() for topic in member.subscription.topics}
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do, if nothing comes in before."""
+        return min((member.ends_ms for member in self._members.values()), default=None)
+
+    def written(self, token: int) -> list[Written]:
+        """What has to be in the topic before any answer is sent, under the token of the group's bundle."""
+        found = [(key_of(self.name, token, name), self._record(name)) for name in sorted(self._due)]
+        self._due = set()
+        return found
+
+    def _record(self, name: str) -> bytes | None:
+        if not name:
+            return encoded(GroupRecord(self.settings, self.generation))
+        member = self._members.get(name)
+        if member is None:
+            return None
+        claims = None if member.claims is None else listed(member.claims)
+        granted, revoked = by_topic(member.granted), by_topic(member.revoked)
+        return encoded(MemberRecord(member.subscription, member.epoch, member.revision, granted, revoked, claims))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the group contradicts itself."""
+        granted = {each: name for name, member in self._members.items() for each in member.granted}
+        assert granted == self._holders, "holders are who was granted something"
+        assert sum(len(member.granted) for member in self._members.values()) == len(granted), "one holder each"
+        for name, member in self._members.items():
+            assert member.revoked.keys() <= member.granted.keys(), f"{name} gives up what it has"
+            assert (member.gives_up_by_ms is not None) == bool(member.revoked), f"{name} has a time for it"
+            assert all(told <= member.revision for told in (*member.granted.values(), *member.revoked.values()))
+        for partition, wanted in self._targets.all().items():
+            assert partition in self._holders, f"{partition} is free, and {wanted} waits for it"
+
+    # --- steps
+
+    def _take(self, name: str, beat: Beat, now_ms: int) -> None:
+        """What a heartbeat says that is newer than the one before."""
+        member = self._members[name]
+        member.sequence = beat.sequence
+        freed = [each for each, told in member.revoked.items() if told <= beat.acked]
+        for partition in freed:
+            del member.revoked[partition], member.granted[partition], self._holders[partition]
+        if freed:
+            self._due.add(name)
+        if not member.revoked:
+            member.gives_up_by_ms = None
+        member.prolonged = member.gives_up_by_ms is None or now_ms < member.gives_up_by_ms
+        if member.prolonged:
+            member.ends_ms = member.session_from(now_ms)
+        if member.subscription != beat.subscription:
+            member.subscription = beat.subscription
+            self._due.add(name)
+            self._retarget(now_ms)
+        if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
+            member.claims = frozenset(beat.claims)
+            self._due.add(name)
+            self._place(self._targets.replace(self._claimed()), now_ms)
+        self._place(freed, now_ms)
+
+    def _drop(self, names: Iterable[str], now_ms: int) -> None:
+        freed: list[Partition] = []
+        for name in names:
+            freed += self._members.pop(name).granted
+            self._due.add(name)
+        for partition in freed:
+            del self._holders[partition]
+        self._retarget(now_ms)
+        self._place(freed, now_ms)
+
+    def _retarget(self, now_ms: int) -> None:
+        """Something changed by which it is decided who should read what."""
+        self.generation += 1
+        self._due.add("")
+        if self.settings.mode is Mode.CLIENT:
+            changed = self._targets.replace(self._claimed())
+        else:
+            changed = self._targets.renew(Situation(self.members, self._topics, self._weights))
+        self._place(changed, now_ms)
+
+    def _claimed(self) -> dict[Partition, str]:
+        """Who claims what. Who has claimed nothing yet keeps what it should read; of two that claim one partition, the
+        one that should read it already keeps it."""
+        silent = {name for name, member in self._members.items() if member.claims is None}
+        found = {
+            each: name for each, name in self._targets.all().items() if name in silent and self._exists(each, name)
+        }
+        for name in sorted(self._members):
+            for partition in self._members[name].claims or ():
+                taken = found.get(partition)
+                if self._exists(partition, name) and (taken is None or self._targets.of(partition) == name):
+                    found[partition] = name
+        return found
+
+    def _exists(self, partition: Partition, reader: str) -> bool:
+        topic, number = partition
+        return 0 <= number < self._topics.get(topic, 0) and topic in self._members[reader].subscription.topics
+
+    def _is_revoked(self, partition: Partition) -> bool:
+        return partition in self._members[self._holders[partition]].revoked
+
+    def _place(self, partitions: Collection[Partition], now_ms: int) -> None:
+        """Grant what is free to who should read it, and revoke what somebody else holds."""
+        told: set[str] = set()
+        for partition in partitions:
+            holder, wanted = self._holders.get(partition), self._targets.of(partition)
+            if holder is None and wanted is not None:
+                self._holders[partition] = wanted
+                self._members[wanted].granted[partition] = self._next_revision(wanted, told)
+            elif holder is not None and holder != wanted and not self._is_revoked(partition):
+                self._members[holder].revoked[partition] = self._next_revision(holder, told)
+        for name in told:
+            member = self._members[name]
+            if member.revoked and member.gives_up_by_ms is None:
+                member.gives_up_by_ms = now_ms + member.subscription.revoke_timeout_ms
+
+    def _next_revision(self, name: str, told: set[str]) -> int:
+        """One for all that changes at once."""
+        if name not in told:
+            told.add(name)
+            self._due.add(name)
+            self._members[name].revision += 1
+        return self._members[name].revision

@@ -1,0 +1,90 @@
+"""What members and their coordinator say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import Invalid
+
+VERSIONS = range(1, 2)
+"""Versions of the protocol that this coordinator speaks."""
+
+SESSION_MS = range(1_000, 1_800_001)
+REVOKE_MS = range(1_000, 3_600_001)
+TOPICS = 1_000
+NAME_LENGTH = 255
+
+
+class Why(StrEnum):
+    """Why a member was refused."""
+
+    UNKNOWN_MEMBER = "unknown_member"
+    """Its session is over: it must stop reading everything, and may join anew under another id."""
+    UNSUPPORTED_VERSION = "unsupported_version"
+    NOT_YOURS = "not_yours"
+    """It does not hold the partition, or did not in the revision that it names."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A refused heartbeat or commit; `detail` says what to do."""
+
+    why: Why
+    detail: str
+
+
+class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A heartbeat. `epoch` is that of the answers before; 0 joins. `acked`: the member reads nothing outside of that
+    revision any more.
+
+    `sequence` grows with each heartbeat of a member. `claims`: in a group whose members divide the partitions, what
+    this one should read, computed for `generation`.
+    """
+
+    subscription: Subscription
+    epoch: int = 0
+    acked: int = 0
+    sequence: int = 1
+    generation: int = 0
+    claims: tuple[Partition, ...] | None = None
+
+
+class View(msgspec.Struct, frozen=True):
+    """What members divide partitions by: who subscribes to what, and the topics' numbers of partitions."""
+
+    members: Mapping[str, tuple[str, ...]]
+    topics: Mapping[str, int]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a member may read until `lease_ms` after it sent the heartbeat. 0: the lease was not prolonged.
+
+    `epoch`: of this membership. Revisions are compared within one epoch only. `view`: where members divide the
+    partitions, and this one computed its claims for another generation.
+    """
+
+    epoch: int
+    revision: int
+    generation: int
+    lease_ms: int
+    partitions: Mapping[str, tuple[int, ...]]
+    view: View | None = None
+
+
+def check(member: str, subscription: Subscription) -> None:
+    """Raise Invalid for a heartbeat that makes no sense."""
+    if not 0 < len(member) <= NAME_LENGTH or not member.isprintable():
+        raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
+    if not 0 < len(subscription.topics) <= TOPICS or not all(subscription.topics):
+        raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}, each with a name")
+    if len(set(subscription.topics)) < len(subscription.topics):
+        raise Invalid(f"{member} names a topic twice")
+    if subscription.session_timeout_ms not in SESSION_MS:
+        raise Invalid(f"session_timeout_ms must be {SESSION_MS[0]} to {SESSION_MS[-1]}")
+    if subscription.revoke_timeout_ms not in REVOKE_MS:
+        raise Invalid(f"revoke_timeout_ms must be {REVOKE_MS[0]} to {REVOKE_MS[-1]}")
+    if not 0 < subscription.capacity < float("inf"):
+        raise Invalid(f"the capacity of {member} is {subscription.capacity}: give a number above 0")

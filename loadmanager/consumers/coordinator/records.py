@@ -1,0 +1,117 @@
+"""What a coordinator keeps of its groups in a compacted topic: one record for each group, and one for each member.
+
+A record's key has the token under which its writer owned the group's bundle. Of one group only the records under the
+highest token count: a former owner that writes late writes under another key, where nobody looks. A new owner writes
+the whole group anew under its own token before it answers anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+Partition = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Mode(StrEnum):
+    """Who divides the partitions of a group: its coordinator, or its members, which then claim them."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What can be set for one group while it runs."""
+
+    mode: Mode = Mode.SERVER
+    strategy: str = "STICKY"
+
+
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a member says of itself.
+
+    `session_timeout_ms`: after so long without a heartbeat it has stopped reading. `revoke_timeout_ms`: within so long
+    it gives up what it is told to give up. `version`: of the protocol.
+    """
+
+    topics: tuple[str, ...]
+    session_timeout_ms: int = 10_000
+    revoke_timeout_ms: int = 60_000
+    capacity: float = 1.0
+    rack: str = ""
+    version: int = 1
+
+
+class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A group that has, or had, members."""
+
+    settings: Settings = Settings()
+    generation: int = 0
+    """Grows with every change of who should read what."""
+
+
+class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One member, with what it may be reading. `epoch`: the group's generation in which it joined.
+
+    `granted`: its partitions by topic, each with the revision in which it got it. `revoked`: those among them that it
+    was told to give up, each with the revision that told it so.
+    """
+
+    subscription: Subscription
+    epoch: int
+    revision: int = 0
+    granted: Mapping[str, Mapping[int, int]] = {}
+    revoked: Mapping[str, Mapping[int, int]] = {}
+    claims: Mapping[str, tuple[int, ...]] | None = None
+
+
+Record = GroupRecord | MemberRecord
+Written = tuple[str, bytes | None]
+"""A key of the topic, and what belongs there now; None deletes it."""
+
+
+def key_of(group: str, token: int, member: str = "") -> str:
+    """The key of a group, or of one of its members. Neither name has a line break."""
+    return f"{group}\n{token}\n{member}"
+
+
+def parsed(key: str) -> tuple[str, int, str]:
+    """Group, token and member of a key. Raises ValueError."""
+    group, token, member = key.split("\n")
+    return group, int(token), member
+
+
+_group, _member = msgspec.json.Decoder(GroupRecord), msgspec.json.Decoder(MemberRecord)
+
+
+def encoded(record: Record) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decoded(key: str, value: bytes) -> Record:
+    """Raises ValueError, msgspec.ValidationError."""
+    return (_member if parsed(key)[2] else _group).decode(value)
+
+
+def by_topic(partitions: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
+    """Nested, as records have it."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, number), revision in partitions.items():
+        found.setdefault(topic, {})[number] = revision
+    return found
+
+
+def flat(nested: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+    """The reverse of `by_topic`."""
+    return {(topic, number): revision for topic, its in nested.items() for number, revision in its.items()}
+
+
+def listed(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
+    """By topic, in ascending order."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return {topic: tuple(its) for topic, its in found.items()}

@@ -1,0 +1,161 @@
+"""Says who should read what in a group: asks the strategy that the group has chosen, once for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from loadmanager.consumers.allocation.averagely import Averagely
+from loadmanager.consumers.allocation.circle import AveragelyByCircle
+from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
+from loadmanager.consumers.allocation.sticky import Sticky
+from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import Invalid
+
+WEIGHTED = "WEIGHTED_STICKY"
+FORGETFUL: Mapping[str, Callable[[], Strategy]] = {
+    each.name: each for each in (Averagely, AveragelyByCircle, ConsistentHash)
+}
+"""Strategies without memory, which divide each topic by itself among those that subscribe to it."""
+STRATEGIES = (Sticky.name, WEIGHTED, *FORGETFUL)
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """What a target depends on. `topics`: numbers of partitions of those that exist. `weights`: rates or lags."""
+
+    members: Mapping[str, Subscription]
+    topics: Mapping[str, int]
+    weights: Mapping[Partition, float] | None = None
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        return len({frozenset(each.topics) for each in self.members.values()}) <= 1
+
+    def sizes(self) -> dict[str, int]:
+        """The numbers of partitions of the topics that somebody subscribes to."""
+        subscribed = {topic for each in self.members.values() for topic in each.topics}
+        return {topic: size for topic, size in self.topics.items() if topic in subscribed}
+
+    def partitions(self) -> list[Partition]:
+        """All partitions that somebody subscribes to."""
+        return [(topic, number) for topic, size in self.sizes().items() for number in range(size)]
+
+
+def check_strategy(name: str) -> None:
+    """Raise Invalid unless a group can have this strategy."""
+    if name not in STRATEGIES:
+        raise Invalid(f"no strategy is called {name!r}; there are {', '.join(STRATEGIES)}")
+
+
+class Targets:
+    """Who should read each partition of a group, renewed when the situation changes."""
+
+    def __init__(self, strategy: str, held: Mapping[Partition, str]) -> None:
+        """`held`: who reads what at present; the target continues from there."""
+        self._strategy = strategy
+        self._target = dict(held)
+        self._sticky: Sticky[Partition] | None = None
+        self._known = Situation({}, {})
+
+    def of(self, partition: Partition) -> str | None:
+        """Who should read it; None if nobody subscribes to its topic."""
+        return self._target.get(partition)
+
+    def all(self) -> Mapping[Partition, str]:
+        """Who should read each partition that somebody should read."""
+        return self._target
+
+    def by(self, strategy: str) -> Targets:
+        """The same target, renewed by another strategy from now on."""
+        return Targets(strategy, self._target)
+
+    def renew(self, situation: Situation) -> set[Partition]:
+        """Ask the strategy; the partitions that should be somebody else's, or nobody's, now.
+
+        With STICKY and one subscription for all the work is in proportion to the change, else to the whole.
+        """
+        if self._strategy == Sticky.name and situation.is_alike:
+            changed = self._stepwise(situation)
+        else:
+            self._sticky = None
+            changed = self._replace(_whole(self._strategy, situation, self._target))
+        self._known = situation
+        return changed
+
+    def replace(self, target: Mapping[Partition, str]) -> set[Partition]:
+        """Take a target that somebody else made; the partitions that changed."""
+        self._sticky = None
+        return self._replace(target)
+
+    def _replace(self, target: Mapping[Partition, str]) -> set[Partition]:
+        changed = {each for each, member in target.items() if self._target.get(each) != member}
+        changed |= self._target.keys() - target.keys()
+        self._target = dict(target)
+        return changed
+
+    def _stepwise(self, situation: Situation) -> set[Partition]:
+        before = self._known
+        if self._sticky is None:
+            self._sticky = Sticky[Partition].of(_by_member(self._target), situation.partitions(), situation.members)
+            made = self._sticky.allocation().items()
+            return self._replace({partition: member for member, its in made for partition in its})
+        sizes = situation.sizes()
+        old_sizes = before.sizes()
+        moved = self._sticky.change(
+            joined=situation.members.keys() - before.members.keys(),
+            left=before.members.keys() - situation.members.keys(),
+            added=[(topic, each) for topic, size in sizes.items() for each in range(old_sizes.get(topic, 0), size)],
+            removed=[(topic, each) for topic, size in old_sizes.items() for each in range(sizes.get(topic, 0), size)],
+        )
+        changed = {partition for its in moved.revoked.values() for partition in its}
+        for partition in changed:
+            self._target.pop(partition, None)
+        for member, its in moved.assigned.items():
+            changed.update(its)
+            self._target.update((partition, member) for partition in its)
+        return changed
+
+
+def _whole(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:
+    if strategy in FORGETFUL:
+        return _forgetful(FORGETFUL[strategy](), situation)
+    return _weighted(situation, held, by_load=strategy == WEIGHTED)
+
+
+def _forgetful(strategy: Strategy, situation: Situation) -> dict[Partition, str]:
+    found: dict[Partition, str] = {}
+    for topic, count in sorted(situation.topics.items()):
+        readers = sorted(each for each, its in situation.members.items() if topic in its.topics)
+        if readers and count:
+            queues = [MessageQueue(topic, "", number) for number in range(count)]
+            for member, its in strategy.allocate_all(queues, readers).items():
+                found.update(((topic, queue.queue_id), member) for queue in its)
+    return found
+
+
+def _weighted(situation: Situation, held: Mapping[Partition, str], *, by_load: bool) -> dict[Partition, str]:
+    from loadmanager.consumers.allocation.weighted import Consumer, Weighing, allocate_weighted  # needs NumPy
+
+    consumers = [
+        Consumer(name, frozenset(each.topics), each.capacity if by_load else 1.0, each.rack)
+        for name, each in situation.members.items()
+    ]
+    queues = [MessageQueue(topic, "", number) for topic, count in situation.topics.items() for number in range(count)]
+    before = {
+        member: [MessageQueue(topic, "", number) for topic, number in its] for member, its in _by_member(held).items()
+    }
+    weights = None
+    if by_load and situation.weights is not None:
+        weights = {MessageQueue(topic, "", number): each for (topic, number), each in situation.weights.items()}
+    found = allocate_weighted(before, queues, consumers, Weighing(weights))
+    return {(queue.topic, queue.queue_id): member for member, its in found.items() for queue in its}
+
+
+def _by_member(held: Mapping[Partition, str]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = {}
+    for partition, member in held.items():
+        found.setdefault(member, []).append(partition)
+    return found

@@ -1,0 +1,360 @@
+"""A group by examples: who waits for whom, what is refused, what a new owner finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
+from loadmanager.consumers.coordinator.records import (
+    Mode,
+    Partition,
+    Record,
+    Settings,
+    Subscription,
+    decoded,
+    key_of,
+    parsed,
+)
+from loadmanager.errors import Invalid
+
+NAME = "persistent://shop/orders/billing"
+ORDERS = Subscription(("orders",))
+SESSION_MS = 10_000
+
+
+class Members:
+    """Sends the heartbeats of members that do at once what they are told, unless a test says otherwise."""
+
+    def __init__(self, partitions: int = 6, settings: Settings | None = None) -> None:
+        self.now_ms = 0
+        self.group = Group(NAME, settings)
+        self.group.set_topics({"orders": partitions}, 0)
+        self.last: dict[str, Answer] = {}
+        self.sequence = 0
+
+    def beat(self, name: str, *, acked: int | None = None, subscription: Subscription = ORDERS) -> Answer:
+        answer = self.try_beat(name, acked=acked, subscription=subscription)
+        assert isinstance(answer, Answer), answer
+        return answer
+
+    def try_beat(self, name: str, *, acked: int | None = None, subscription: Subscription = ORDERS) -> Answer | Refusal:
+        self.sequence += 1
+        last = self.last.get(name)
+        epoch, revision, generation = (last.epoch, last.revision, last.generation) if last else (0, 0, 0)
+        beat = Beat(subscription, epoch, revision if acked is None else acked, self.sequence, generation)
+        answer = self.group.heartbeat(name, beat, self.now_ms)
+        if isinstance(answer, Answer):
+            self.last[name] = answer
+        return answer
+
+    def reads(self, name: str) -> list[int]:
+        return list(self.last[name].partitions.get("orders", ()))
+
+
+def records_of(group: Group) -> dict[str, Record]:
+    """All that a new owner finds in the log."""
+    again = Group.restored(NAME, {}, {}, 0)
+    assert again.members == {}
+    written = {key: value for key, value in group.written(1) if value is not None}
+    return {parsed(key)[2]: decoded(key, value) for key, value in written.items()}
+
+
+# --- moving
+
+
+def test_the_first_member_reads_everything() -> None:
+    members = Members()
+    assert members.beat("a").partitions == {"orders": (0, 1, 2, 3, 4, 5)}
+
+
+def test_a_partition_goes_to_the_next_only_when_it_was_given_up() -> None:
+    members = Members()
+    members.beat("a")
+    assert members.beat("b").partitions == {}
+    before = members.last["a"].revision
+    members.beat("a", acked=before)  # it has been told now, and is still at it
+    assert members.reads("a") == [0, 1, 2]
+    assert members.beat("b").partitions == {}
+    members.beat("a")
+    members.beat("b")
+    assert members.reads("b") == [3, 4, 5]
+
+
+def test_who_keeps_everything_waits_for_nobody() -> None:
+    """One of three gives nothing up. The partitions of the one that is gone are read at once by who is there."""
+    members = Members(9)
+    for name in ("a", "b", "c", "a", "b", "c", "a", "b", "c"):
+        members.beat(name)
+    revisions = {name: answer.revision for name, answer in members.last.items()}
+    assert all(len(members.reads(name)) == 3 for name in "abc")
+    members.group.leave("c", 0)
+    for name in "ab":
+        kept = members.reads(name)
+        assert set(kept) < set(members.beat(name).partitions["orders"])
+        assert members.last[name].revision == revisions[name] + 1
+
+
+def test_a_heartbeat_without_news_asks_no_strategy_and_writes_nothing() -> None:
+    members = Members()
+    for name in ("a", "b", "a", "b", "a", "b"):
+        members.beat(name)
+    members.group.written(1)
+    generation = members.group.generation
+    members.beat("a")
+    assert members.group.written(1) == []
+    assert members.group.generation == generation
+
+
+def test_new_partitions_are_read_at_once_and_nothing_else_moves() -> None:
+    members = Members(4)
+    for name in ("a", "b", "a", "b"):
+        members.beat(name)
+    before = {name: members.reads(name) for name in "ab"}
+    members.group.set_topics({"orders": 6}, 0)
+    after = {name: list(members.beat(name).partitions["orders"]) for name in "ab"}
+    assert all(set(before[name]) < set(after[name]) for name in "ab")
+    assert sorted(after["a"] + after["b"]) == list(range(6))
+
+
+def test_partitions_of_a_topic_that_is_gone_are_given_up() -> None:
+    members = Members(4)
+    members.beat("a")
+    members.group.set_topics({}, 0)
+    assert members.beat("a").partitions == {}
+    members.beat("a")
+    assert members.group.holders == {}
+
+
+def test_a_topic_may_come_after_its_readers() -> None:
+    members = Members()
+    later = Subscription(("later",))
+    assert members.beat("a", subscription=later).partitions == {}
+    assert members.group.wanted_topics() == {"later"}
+    members.group.set_topics({"later": 2}, 0)
+    assert members.beat("a", subscription=later).partitions == {"later": (0, 1)}
+
+
+# --- sessions
+
+
+def test_a_silent_member_loses_everything_after_its_session_and_not_before() -> None:
+    members = Members()
+    members.beat("a")
+    members.beat("b")
+    members.now_ms = SESSION_MS
+    assert members.group.expire(SESSION_MS) == []
+    members.beat("b")
+    deadline_ms = members.group.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > SESSION_MS
+    assert members.group.expire(deadline_ms) == ["a"]
+    assert members.beat("b").partitions == {"orders": (0, 1, 2, 3, 4, 5)}
+    refused = members.try_beat("a")
+    assert isinstance(refused, Refusal)
+    assert refused.why is Why.UNKNOWN_MEMBER
+
+
+def test_who_gives_nothing_up_in_time_is_not_prolonged() -> None:
+    members = Members()
+    slow = Subscription(("orders",), revoke_timeout_ms=15_000)
+    members.beat("a", subscription=slow)
+    members.beat("b")
+    for members.now_ms in range(1_000, 15_000, 1_000):
+        assert members.beat("a", acked=0, subscription=slow).lease_ms == SESSION_MS
+    members.now_ms = 15_000
+    assert members.beat("a", acked=0, subscription=slow).lease_ms == 0
+    members.now_ms = 26_000
+    assert "a" in members.group.expire(members.now_ms)
+
+
+def test_a_member_that_gives_up_late_is_prolonged_again() -> None:
+    members = Members()
+    members.beat("a")
+    members.beat("b")
+    members.now_ms = 61_000
+    assert members.beat("a", acked=0).lease_ms == 0
+    assert members.beat("a").lease_ms == SESSION_MS
+
+
+def test_a_late_heartbeat_brings_no_former_subscription_back() -> None:
+    members = Members()
+    members.beat("a")
+    late = Beat(Subscription(("orders", "old")), members.last["a"].epoch, 1, sequence=0)
+    members.group.heartbeat("a", late, 5_000)
+    assert members.group.members["a"] == ORDERS
+    assert members.group.expire(SESSION_MS + 1_000) == ["a"]
+
+
+def test_a_joining_heartbeat_that_comes_again_later_is_nobody() -> None:
+    members = Members()
+    members.beat("a")
+    first = members.last["a"]
+    members.group.leave("a", 0)
+    members.group.heartbeat("a", Beat(ORDERS), 0)  # the network had kept it
+    refused = members.try_beat("a")
+    assert isinstance(refused, Refusal)
+    assert members.group.refusals("a", first.epoch, 9, [("orders", 0)])[("orders", 0)].why is Why.UNKNOWN_MEMBER
+
+
+# --- commits
+
+
+def test_commits_count_from_who_holds_the_partition() -> None:
+    members = Members(2)
+    first = members.beat("a")
+    assert members.group.refusals("a", first.epoch, first.revision, [("orders", 0)]) == {}
+    assert members.group.refusals("b", 1, 1, [("orders", 0)])[("orders", 0)].why is Why.UNKNOWN_MEMBER
+    members.beat("b")
+    told = members.beat("a", acked=first.revision)
+    assert told.partitions == {"orders": (0,)}
+    assert members.group.refusals("a", told.epoch, first.revision, [("orders", 1)]) == {}, "it is still at it"
+    members.beat("a")
+    refused = members.group.refusals("a", told.epoch, first.revision, [("orders", 0), ("orders", 1)])
+    assert {partition: each.why for partition, each in refused.items()} == {("orders", 1): Why.NOT_YOURS}
+
+
+def test_a_commit_of_an_earlier_time_is_late() -> None:
+    members = Members(2)
+    first = members.beat("a")
+    members.beat("b")
+    members.beat("a", acked=first.revision)
+    members.beat("a")
+    members.group.leave("b", 0)
+    again = members.beat("a")
+    assert again.partitions == {"orders": (0, 1)}
+    assert members.group.refusals("a", first.epoch, first.revision, [("orders", 1)]).keys() == {("orders", 1)}
+    assert members.group.refusals("a", again.epoch, again.revision, [("orders", 1)]) == {}
+
+
+# --- a new owner
+
+
+def test_a_takeover_moves_nothing() -> None:
+    members = Members(7)
+    for name in ("a", "b", "c", "a", "b", "c", "a", "b", "c"):
+        members.beat(name)
+    before = members.last
+    members.group = Group.restored(NAME, records_of(members.group), {"orders": 7}, 0)
+    for name, answer in before.items():
+        after = members.beat(name)
+        assert (after.epoch, after.revision, after.partitions) == (answer.epoch, answer.revision, answer.partitions)
+    assert members.group.holders == {("orders", each): members.group.target(("orders", each)) for each in range(7)}
+
+
+def test_a_takeover_in_the_middle_of_a_move_ends_it() -> None:
+    members = Members(2)
+    members.beat("a")
+    members.beat("b")
+    members.beat("a", acked=0)
+    members.group = Group.restored(NAME, records_of(members.group), {"orders": 2}, 0)
+    assert members.beat("b").partitions == {}, "a has not given it up"
+    members.beat("a")
+    assert members.beat("b").partitions == {"orders": (1,)}
+
+
+def test_a_new_owner_never_repeats_a_generation() -> None:
+    members = Members(2)
+    members.beat("a")
+    before = members.group.generation
+    assert Group.restored(NAME, records_of(members.group), {"orders": 2}, 0).generation > before
+
+
+def test_a_member_that_left_is_deleted_from_the_log() -> None:
+    members = Members(2)
+    members.beat("a")
+    members.group.written(7)
+    members.group.leave("a", 0)
+    assert dict(members.group.written(7))[key_of(NAME, 7, "a")] is None
+
+
+# --- who divides
+
+
+def test_strategy_changes_while_members_read() -> None:
+    members = Members(6)
+    for name in ("a", "b", "a", "b"):
+        members.beat(name)
+    members.group.configure(Settings(strategy="AVG_BY_CIRCLE"), 0)
+    for name in ("a", "b", "a", "b", "a", "b"):
+        members.beat(name)
+    assert (members.reads("a"), members.reads("b")) == ([0, 2, 4], [1, 3, 5])
+
+
+def test_weights_count_for_the_weighted_strategy() -> None:
+    members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
+    weights: dict[Partition, float] = {("orders", each): 1.0 for each in range(6)} | {("orders", 0): 5.0}
+    for name in ("a", "b", "a", "b"):
+        members.beat(name)
+    members.group.rebalance(weights, 0)
+    for name in ("a", "b", "a", "b", "a", "b"):
+        members.beat(name)
+    assert sorted(len(members.reads(name)) for name in "ab") == [1, 5]
+
+
+def test_members_that_divide_themselves_never_share_a_partition() -> None:
+    members = Members(3, Settings(Mode.CLIENT))
+    for name in ("a", "b"):
+        assert members.beat(name).view is not None
+    generation = members.group.generation
+    every = tuple(("orders", each) for each in range(3))
+    for name in ("a", "b"):  # each thinks that it is alone
+        members.sequence += 1
+        answer = members.last[name]
+        beat = Beat(ORDERS, answer.epoch, answer.revision, members.sequence, generation, every)
+        found = members.group.heartbeat(name, beat, 0)
+        assert isinstance(found, Answer)
+        members.last[name] = found
+    assert (members.reads("a"), members.reads("b")) == ([0, 1, 2], [])
+
+
+def test_switching_who_divides_moves_nothing_by_itself() -> None:
+    members = Members(6)
+    for name in ("a", "b", "a", "b", "a", "b"):
+        members.beat(name)
+    before = dict(members.group.holders)
+    members.group.configure(Settings(Mode.CLIENT), 0)
+    assert members.beat("a").view is not None
+    members.group.configure(Settings(Mode.SERVER), 0)
+    members.beat("a")
+    assert members.group.holders == before
+    assert members.reads("a") == [each for (_, each), name in sorted(before.items()) if name == "a"]
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("subscription", "says"),
+    [
+        (Subscription(()), "subscribes to 0 topics"),
+        (Subscription(("a", "a")), "names a topic twice"),
+        (Subscription(("a",), session_timeout_ms=999), "session_timeout_ms must be 1000 to"),
+        (Subscription(("a",), revoke_timeout_ms=0), "revoke_timeout_ms must be 1000 to"),
+        (Subscription(("a",), capacity=0), "the capacity of a is 0"),
+        (Subscription(("a",), capacity=float("nan")), "the capacity of a is nan"),
+    ],
+)
+def test_a_heartbeat_without_sense_changes_nothing(subscription: Subscription, says: str) -> None:
+    members = Members()
+    members.group.written(1)
+    with pytest.raises(Invalid, match=says):
+        members.beat("a", subscription=subscription)
+    assert members.group.members == {}
+    assert members.group.written(1) == []
+
+
+def test_another_version_of_the_protocol_is_refused_with_those_that_are_spoken() -> None:
+    refused = Members().try_beat("a", subscription=Subscription(("orders",), version=2))
+    assert refused == Refusal(Why.UNSUPPORTED_VERSION, "this coordinator speaks the versions 1 to 1 of the protocol")
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(Invalid, match="no strategy is called 'LUCK'; there are STICKY"):
+        Members().group.configure(Settings(strategy="LUCK"), 0)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a" * 256])
+def test_ids_are_printable_and_not_endless(name: str) -> None:
+    with pytest.raises(Invalid, match="1 to 255 printable characters"):
+        Members().beat(name)
