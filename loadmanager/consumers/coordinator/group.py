@@ -42,6 +42,7 @@ from loadmanager.consumers.coordinator.records import (
     listed,
 )
 from loadmanager.consumers.coordinator.targets import Situation, Targets, check_strategy
+from statechannel.law.record import Token
 
 SLACK_MS, DRIFT = 100, 0.01
 """A session lasts so much longer here than at the member: clocks may run apart by this share."""
@@ -80,8 +81,8 @@ class Group:
         self._topics: dict[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
         self._targets = Targets(self.settings.strategy, {})
-        self._due = {""}
-        """Members whose records are due, and "" for the group's own."""
+        self._due: dict[str, None] = {"": None}
+        """Members whose records are due, in order; "" if just the group's own is."""
 
     @classmethod
     def restored(cls, name: str, records: Mapping[str, Record], topics: Mapping[str, int], now_ms: int) -> Self:
@@ -92,14 +93,15 @@ class Group:
         """
         own = records.get("")
         group = cls(name, own.settings if isinstance(own, GroupRecord) else None)
-        group.generation = own.generation if isinstance(own, GroupRecord) else 0
+        epochs = [record.epoch for record in records.values() if isinstance(record, MemberRecord)]
+        group.generation = max((own.generation if isinstance(own, GroupRecord) else 0), *epochs, 0)
         for member, record in records.items():
             if isinstance(record, MemberRecord):
                 group._restore(member, record, now_ms)
         group._topics = dict(topics)
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
-        group._due |= group._members.keys()
+        group._due = dict.fromkeys(group._members)
         group._retarget(now_ms)
         return group
 
@@ -130,7 +132,7 @@ class Group:
             return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
         if known is None:
             self._members[name] = _Member(beat.subscription, self.generation + 1)
-            self._due.add(name)
+            self._due[name] = None
             self._retarget(now_ms)
         if beat.sequence > self._members[name].sequence:
             self._take(name, beat, now_ms)
@@ -162,7 +164,7 @@ class Group:
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
                 member.claims = None
-                self._due.add(name)
+                self._due[name] = None
             self._retarget(now_ms)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
@@ -217,15 +219,18 @@ class Group:
         """When `expire` has something to do, if nothing comes in before."""
         return min((member.ends_ms for member in self._members.values()), default=None)
 
-    def written(self, token: int) -> list[Written]:
-        """What has to be in the topic before any answer is sent, under the token of the group's bundle."""
-        found = [(key_of(self.name, token, name), self._record(name)) for name in sorted(self._due)]
-        self._due = set()
+    def written(self, token: Token) -> list[Written]:
+        """What has to be in the topic before any answer is sent, under the token of the group's bundle.
+
+        In this order: every beginning of it makes sense, for who lost a partition comes before who got it.
+        """
+        found = [(key_of(self.name, token, name), self._record(name)) for name in self._due if name]
+        if self._due:
+            found.append((key_of(self.name, token), encoded(GroupRecord(self.settings, self.generation))))
+        self._due = {}
         return found
 
     def _record(self, name: str) -> bytes | None:
-        if not name:
-            return encoded(GroupRecord(self.settings, self.generation))
         member = self._members.get(name)
         if member is None:
             return None
@@ -255,7 +260,7 @@ class Group:
         for partition in freed:
             del member.revoked[partition], member.granted[partition], self._holders[partition]
         if freed:
-            self._due.add(name)
+            self._due[name] = None
         if not member.revoked:
             member.gives_up_by_ms = None
         member.prolonged = member.gives_up_by_ms is None or now_ms < member.gives_up_by_ms
@@ -263,11 +268,11 @@ class Group:
             member.ends_ms = member.session_from(now_ms)
         if member.subscription != beat.subscription:
             member.subscription = beat.subscription
-            self._due.add(name)
+            self._due[name] = None
             self._retarget(now_ms)
         if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
             member.claims = frozenset(beat.claims)
-            self._due.add(name)
+            self._due[name] = None
             self._place(self._targets.replace(self._claimed()), now_ms)
         self._place(freed, now_ms)
 
@@ -275,7 +280,7 @@ class Group:
         freed: list[Partition] = []
         for name in names:
             freed += self._members.pop(name).granted
-            self._due.add(name)
+            self._due[name] = None
         for partition in freed:
             del self._holders[partition]
         self._retarget(now_ms)
@@ -284,7 +289,7 @@ class Group:
     def _retarget(self, now_ms: int) -> None:
         """Something changed by which it is decided who should read what."""
         self.generation += 1
-        self._due.add("")
+        self._due[""] = None
         if self.settings.mode is Mode.CLIENT:
             changed = self._targets.replace(self._claimed())
         else:
@@ -331,6 +336,6 @@ class Group:
         """One for all that changes at once."""
         if name not in told:
             told.add(name)
-            self._due.add(name)
+            self._due[name] = None
             self._members[name].revision += 1
         return self._members[name].revision

@@ -1,8 +1,6 @@
 """What a coordinator keeps of its groups in a compacted topic: one record for each group, and one for each member.
 
-A record's key has the token under which its writer owned the group's bundle. Of one group only the records under the
-highest token count: a former owner that writes late writes under another key, where nobody looks. A new owner writes
-the whole group anew under its own token before it answers anybody.
+A record's key has the token under which its writer owned the group's bundle; `store.py` says which of them count.
 """
 
 from __future__ import annotations
@@ -11,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
+
+from statechannel.law.record import Token
 
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -51,6 +51,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings = Settings()
     generation: int = 0
     """Grows with every change of who should read what."""
+    complete: bool = True
+    """Whether all members of the group are in the topic under this token."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,15 +75,15 @@ Written = tuple[str, bytes | None]
 """A key of the topic, and what belongs there now; None deletes it."""
 
 
-def key_of(group: str, token: int, member: str = "") -> str:
+def key_of(group: str, token: Token, member: str = "") -> str:
     """The key of a group, or of one of its members. Neither name has a line break."""
     return f"{group}\n{token}\n{member}"
 
 
-def parsed(key: str) -> tuple[str, int, str]:
+def parsed(key: str) -> tuple[str, Token, str]:
     """Group, token and member of a key. Raises ValueError."""
     group, token, member = key.split("\n")
-    return group, int(token), member
+    return group, Token.parse(token), member
 
 
 _group, _member = msgspec.json.Decoder(GroupRecord), msgspec.json.Decoder(MemberRecord)

@@ -17,10 +17,12 @@ from loadmanager.consumers.coordinator.records import (
     parsed,
 )
 from loadmanager.errors import Invalid
+from statechannel.law.record import Token
 
 NAME = "persistent://shop/orders/billing"
 ORDERS = Subscription(("orders",))
 SESSION_MS = 10_000
+TOKEN = Token(1, 0, 7)
 
 
 class Members:
@@ -56,7 +58,7 @@ def records_of(group: Group) -> dict[str, Record]:
     """All that a new owner finds in the log."""
     again = Group.restored(NAME, {}, {}, 0)
     assert again.members == {}
-    written = {key: value for key, value in group.written(1) if value is not None}
+    written = {key: value for key, value in group.written(TOKEN) if value is not None}
     return {parsed(key)[2]: decoded(key, value) for key, value in written.items()}
 
 
@@ -99,10 +101,10 @@ def test_a_heartbeat_without_news_asks_no_strategy_and_writes_nothing() -> None:
     members = Members()
     for name in ("a", "b", "a", "b", "a", "b"):
         members.beat(name)
-    members.group.written(1)
+    members.group.written(TOKEN)
     generation = members.group.generation
     members.beat("a")
-    assert members.group.written(1) == []
+    assert members.group.written(TOKEN) == []
     assert members.group.generation == generation
 
 
@@ -263,9 +265,9 @@ def test_a_new_owner_never_repeats_a_generation() -> None:
 def test_a_member_that_left_is_deleted_from_the_log() -> None:
     members = Members(2)
     members.beat("a")
-    members.group.written(7)
+    members.group.written(TOKEN)
     members.group.leave("a", 0)
-    assert dict(members.group.written(7))[key_of(NAME, 7, "a")] is None
+    assert dict(members.group.written(TOKEN))[key_of(NAME, TOKEN, "a")] is None
 
 
 # --- who divides
@@ -337,11 +339,11 @@ def test_switching_who_divides_moves_nothing_by_itself() -> None:
 )
 def test_a_heartbeat_without_sense_changes_nothing(subscription: Subscription, says: str) -> None:
     members = Members()
-    members.group.written(1)
+    members.group.written(TOKEN)
     with pytest.raises(Invalid, match=says):
         members.beat("a", subscription=subscription)
     assert members.group.members == {}
-    assert members.group.written(1) == []
+    assert members.group.written(TOKEN) == []
 
 
 def test_another_version_of_the_protocol_is_refused_with_those_that_are_spoken() -> None:

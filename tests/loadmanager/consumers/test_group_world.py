@@ -7,7 +7,7 @@ happens next; the log keeps what was appended, and nothing is answered before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -16,8 +16,17 @@ import pytest
 from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
-from loadmanager.consumers.coordinator.records import Mode, Partition, Settings, Subscription, decoded, parsed
+from loadmanager.consumers.coordinator.records import (
+    Mode,
+    Partition,
+    Settings,
+    Subscription,
+    Written,
+    decoded,
+    parsed,
+)
 from loadmanager.consumers.coordinator.targets import STRATEGIES
+from statechannel.law.record import Token
 
 T = TypeVar("T")
 
@@ -32,7 +41,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now_ms = 0
-        self.token = 1
+        self.token = Token(1, 0, 1)
         self.log: dict[str, bytes] = {}
         self.topics = {"a": 4, "b": 3}
         self.group = Group(NAME)
@@ -56,7 +65,8 @@ class World:
             self.leave: 0.7,
             self.subscribe: 0.5,
             self.claim: 3,
-            self.take_over: 1,
+            self.take_over: 0.7,
+            self.die_while_writing: 1,
             self.resize: 0.7,
             self.configure: 0.4,
             self.weigh: 0.5,
@@ -71,7 +81,10 @@ class World:
 
     def append(self) -> None:
         """What the shell does after every event, before it answers."""
-        for key, value in self.group.written(self.token):
+        self.write(self.group.written(self.token))
+
+    def write(self, entries: Sequence[Written]) -> None:
+        for key, value in entries:
             if value is None:
                 self.log.pop(key, None)
             else:
@@ -170,8 +183,18 @@ class World:
         self.seen["taken over"] += 1
         records = {parsed(key)[2]: decoded(key, value) for key, value in self.log.items()}
         self.group = Group.restored(NAME, records, self.topics, self.now_ms)
-        self.token += 1
+        self.token = Token(1, 0, self.token.offset + 1)
         self.log = {}
+
+    def die_while_writing(self) -> None:
+        """Of what an event changed the log has a part, and nobody was answered."""
+        if self.beats:
+            self.seen["died"] += 1
+            member, beat = self.taken(self.beats)
+            self.group.heartbeat(member.member, beat, self.now_ms)
+            entries = self.group.written(self.token)
+            self.write(entries[: self.random.randint(0, len(entries))])
+            self.take_over()
 
     def resize(self) -> None:
         self.topics[self.random.choice(("a", "b"))] = self.random.randrange(6)
