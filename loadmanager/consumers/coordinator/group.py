@@ -78,18 +78,20 @@ class Group:
         """Grows with every change of who should read what; where members decide that, of what they decide it by."""
         self._members: dict[str, _Member] = {}
         self._holders: dict[Partition, str] = {}
-        self._topics: dict[str, int] = {}
+        self._topics: Mapping[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
         self._targets = Targets(self.settings.strategy, {})
         self._due: dict[str, None] = {"": None}
         """Members whose records are due, in order; "" if just the group's own is."""
 
     @classmethod
-    def restored(cls, name: str, records: Mapping[str, Record], topics: Mapping[str, int], now_ms: int) -> Self:
+    def restored(
+        cls, name: str, records: Mapping[str, Record], now_ms: int, remaining_ms: Mapping[str, int] | None = None
+    ) -> Self:
         """The group as a former owner of its bundle left it in the log: `records` by member, "" for the group's own.
 
-        Every member has a whole session from now on, for the former owner may have answered it a moment ago. All
-        records are due: they belong under the new owner's token.
+        A member has a whole session from now on, for the former owner may have answered it a moment ago; or what the
+        former owner says that is left of it (`remaining_ms`). All records are due, under the new owner's token.
         """
         own = records.get("")
         group = cls(name, own.settings if isinstance(own, GroupRecord) else None)
@@ -97,18 +99,18 @@ class Group:
         group.generation = max((own.generation if isinstance(own, GroupRecord) else 0), *epochs, 0)
         for member, record in records.items():
             if isinstance(record, MemberRecord):
-                group._restore(member, record, now_ms)
-        group._topics = dict(topics)
+                group._restore(member, record, now_ms, (remaining_ms or {}).get(member))
+        group._topics = dict(own.topics) if isinstance(own, GroupRecord) else {}
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
         group._due = dict.fromkeys(group._members)
         group._retarget(now_ms)
         return group
 
-    def _restore(self, name: str, record: MemberRecord, now_ms: int) -> None:
+    def _restore(self, name: str, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> None:
         granted, revoked = flat(record.granted), flat(record.revoked)
         member = _Member(record.subscription, record.epoch, 0, record.revision, granted, revoked)
-        member.ends_ms = member.session_from(now_ms)
+        member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
         if record.claims is not None:
             member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
         if revoked:
@@ -151,9 +153,9 @@ class Group:
         return over
 
     def set_topics(self, topics: Mapping[str, int], now_ms: int) -> None:
-        """The topics that exist, with their numbers of partitions."""
-        if dict(topics) != self._topics:
-            self._topics = dict(topics)
+        """The topics that exist, with their numbers of partitions; those of other groups too. The mapping is kept."""
+        before, self._topics = self._topics, topics
+        if any(before.get(topic) != topics.get(topic) for topic in self.wanted_topics()):
             self._retarget(now_ms)
 
     def configure(self, settings: Settings, now_ms: int) -> None:
@@ -180,7 +182,7 @@ class Group:
         lease_ms = member.subscription.session_timeout_ms if member.prolonged else 0
         view = None
         if self.settings.mode is Mode.CLIENT and generation != self.generation:
-            view = View({each: its.topics for each, its in self.members.items()}, self._topics)
+            view = View({each: its.topics for each, its in self.members.items()}, self._known_topics())
         reads = listed(member.granted.keys() - member.revoked.keys())
         return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
 
@@ -215,6 +217,10 @@ class Group:
         """All topics that somebody subscribes to, whether they exist or not."""
         return {topic for member in self._members.values() for topic in member.subscription.topics}
 
+    def remaining_ms(self, now_ms: int) -> dict[str, int]:
+        """What is left of each member's session, for the next owner."""
+        return {name: member.ends_ms - now_ms for name, member in self._members.items()}
+
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, if nothing comes in before."""
         return min((member.ends_ms for member in self._members.values()), default=None)
@@ -226,9 +232,16 @@ class Group:
         """
         found = [(key_of(self.name, token, name), self._record(name)) for name in self._due if name]
         if self._due:
-            found.append((key_of(self.name, token), encoded(GroupRecord(self.settings, self.generation))))
+            found.append((key_of(self.name, token), encoded(self.record())))
         self._due = {}
         return found
+
+    def record(self) -> GroupRecord:
+        """The group's own record."""
+        return GroupRecord(self.settings, self.generation, self._known_topics())
+
+    def _known_topics(self) -> dict[str, int]:
+        return {topic: self._topics[topic] for topic in self.wanted_topics() if topic in self._topics}
 
     def _record(self, name: str) -> bytes | None:
         member = self._members.get(name)
@@ -293,7 +306,7 @@ class Group:
         if self.settings.mode is Mode.CLIENT:
             changed = self._targets.replace(self._claimed())
         else:
-            changed = self._targets.renew(Situation(self.members, self._topics, self._weights))
+            changed = self._targets.renew(Situation(self.members, self._known_topics(), self._weights))
         self._place(changed, now_ms)
 
     def _claimed(self) -> dict[Partition, str]:

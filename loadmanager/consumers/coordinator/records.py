@@ -51,6 +51,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings = Settings()
     generation: int = 0
     """Grows with every change of who should read what."""
+    topics: Mapping[str, int] = {}
+    """The numbers of partitions of its topics, as far as they exist."""
     complete: bool = True
     """Whether all members of the group are in the topic under this token."""
 

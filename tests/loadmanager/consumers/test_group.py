@@ -56,7 +56,7 @@ class Members:
 
 def records_of(group: Group) -> dict[str, Record]:
     """All that a new owner finds in the log."""
-    again = Group.restored(NAME, {}, {}, 0)
+    again = Group.restored(NAME, {}, 0)
     assert again.members == {}
     written = {key: value for key, value in group.written(TOKEN) if value is not None}
     return {parsed(key)[2]: decoded(key, value) for key, value in written.items()}
@@ -237,7 +237,7 @@ def test_a_takeover_moves_nothing() -> None:
     for name in ("a", "b", "c", "a", "b", "c", "a", "b", "c"):
         members.beat(name)
     before = members.last
-    members.group = Group.restored(NAME, records_of(members.group), {"orders": 7}, 0)
+    members.group = Group.restored(NAME, records_of(members.group), 0)
     for name, answer in before.items():
         after = members.beat(name)
         assert (after.epoch, after.revision, after.partitions) == (answer.epoch, answer.revision, answer.partitions)
@@ -249,7 +249,7 @@ def test_a_takeover_in_the_middle_of_a_move_ends_it() -> None:
     members.beat("a")
     members.beat("b")
     members.beat("a", acked=0)
-    members.group = Group.restored(NAME, records_of(members.group), {"orders": 2}, 0)
+    members.group = Group.restored(NAME, records_of(members.group), 0)
     assert members.beat("b").partitions == {}, "a has not given it up"
     members.beat("a")
     assert members.beat("b").partitions == {"orders": (1,)}
@@ -259,7 +259,7 @@ def test_a_new_owner_never_repeats_a_generation() -> None:
     members = Members(2)
     members.beat("a")
     before = members.group.generation
-    assert Group.restored(NAME, records_of(members.group), {"orders": 2}, 0).generation > before
+    assert Group.restored(NAME, records_of(members.group), 0).generation > before
 
 
 def test_a_member_that_left_is_deleted_from_the_log() -> None:

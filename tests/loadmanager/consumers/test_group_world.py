@@ -45,7 +45,7 @@ class World:
         self.log: dict[str, bytes] = {}
         self.topics = {"a": 4, "b": 3}
         self.group = Group(NAME)
-        self.group.set_topics(self.topics, 0)
+        self.group.set_topics(dict(self.topics), 0)
         self.members: list[Membership] = []
         self.hanging: set[str] = set()
         self.beats: list[tuple[Membership, Beat]] = []
@@ -182,7 +182,8 @@ class World:
         """Its broker died, or the bundle moved: another one goes on from the log."""
         self.seen["taken over"] += 1
         records = {parsed(key)[2]: decoded(key, value) for key, value in self.log.items()}
-        self.group = Group.restored(NAME, records, self.topics, self.now_ms)
+        self.group = Group.restored(NAME, records, self.now_ms)
+        self.group.set_topics(dict(self.topics), self.now_ms)
         self.token = Token(1, 0, self.token.offset + 1)
         self.log = {}
 
@@ -198,7 +199,7 @@ class World:
 
     def resize(self) -> None:
         self.topics[self.random.choice(("a", "b"))] = self.random.randrange(6)
-        self.group.set_topics(self.topics, self.now_ms)
+        self.group.set_topics(dict(self.topics), self.now_ms)
 
     def configure(self) -> None:
         mode = self.random.choice((Mode.SERVER, Mode.SERVER, Mode.CLIENT))

@@ -1,0 +1,342 @@
+"""Coordinates the groups of this broker's bundles: a service that the broker hosts, built on the embedding API alone.
+
+Every request is admitted for the group's key, decided by `group.py`, written by `store.py`, and answered when that was
+read back. It runs on the loop that started the broker: never on the one that renews proofs. A heartbeat without news
+may wait for some, outside of admission, so that no move of the bundle waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol
+
+import msgspec
+
+from loadmanager.client.redirection import NotServing
+from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.store import Fenced, GroupStore
+from loadmanager.errors import NotFound
+from loadmanager.model.host import BundleLoad, Destination
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
+
+TICK_S = 0.1
+TOPICS_EVERY_S = 5.0
+GONE_AFTER = 3
+"""A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
+
+_log = logging.getLogger("loadmanager.consumers")
+_remaining = msgspec.msgpack.Decoder(dict[str, dict[str, int]])
+
+
+class Admitted(Protocol):
+    """What admission gives: `loadmanager.Claim`."""
+
+    @property
+    def bundle(self) -> Bundle: ...
+
+    @property
+    def token(self) -> Token: ...
+
+
+class Admits(Protocol):
+    """What is needed of the broker: `loadmanager.Broker`."""
+
+    def admit(self, topic: str, timeout_s: float = ...) -> AbstractAsyncContextManager[Admitted]: ...
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool: ...
+
+
+class Topics(Protocol):
+    """Where the partitions are."""
+
+    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
+        ...
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Store where the group goes on. Raises LogUnavailable; Conflict if the group has members of another kind."""
+        ...
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs."""
+
+    name: str
+    settings: Settings
+    generation: int
+    members: Mapping[str, Subscription]
+    holders: Mapping[Partition, str]
+    targets: Mapping[Partition, str | None]
+
+
+class _Hosted:
+    """A group of a bundle that is ours."""
+
+    def __init__(self, group: Group, bundle: Bundle, token: Token) -> None:
+        self.group = group
+        self.bundle = bundle
+        self.token = token
+        self.news = asyncio.Event()
+        self.beats = 0
+
+    def tell(self) -> None:
+        """Wake the heartbeats that wait."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class Coordinator:
+    """A `BundleHost` whose keys are groups. `start()` before the broker, then `run()` for as long as it lives.
+
+    `clock_s` is steady. `attached` or `broker` says whose bundles it has, before that broker starts.
+    """
+
+    broker: Admits
+
+    def attached(self, broker: Admits) -> None:
+        """Coordinate the groups of this broker's bundles."""
+        self.broker = broker
+
+    def __init__(
+        self, store: GroupStore, topics: Topics, clock_s: Callable[[], float], topics_every_s: float = TOPICS_EVERY_S
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._clock_s = clock_s
+        self._topics_every_s = topics_every_s
+        self._hosted: dict[str, _Hosted] = {}
+        self._bundles: dict[Bundle, Token] = {}
+        self._sizes: dict[str, int] = {}
+        self._missed: dict[str, int] = {}
+        self._look = asyncio.Event()
+        self._sampled_s = clock_s()
+
+    async def start(self) -> None:
+        """Open the store. Raises LogUnavailable, TopicMismatch; may be tried again."""
+        await self._store.start()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._store.run())
+            group.create_task(self._expire())
+            group.create_task(self._follow_topics())
+
+    # --- members
+
+    async def heartbeat(self, name: str, member: str, beat: Beat, wait_s: float = 0.0) -> Answer | Refusal:
+        """Answer a heartbeat; without news for the member, after `wait_s` at the latest.
+
+        Raises Moved, NotServing, NotFound, InvalidName, Invalid, Fenced.
+        """
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+            hosted.beats += 1
+            unknown = set(beat.subscription.topics) - self._sizes.keys()
+            answer = hosted.group.heartbeat(member, beat, self._now_ms())
+            if unknown:
+                self._look.set()
+            await self._written(name, hosted)
+        if isinstance(answer, Refusal) or not wait_s or _has_news(answer, beat):
+            return answer
+        await self._wait_for_news(name, hosted, member, beat, wait_s)
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+            if member not in hosted.group.members:
+                return hosted.group.heartbeat(member, beat, self._now_ms())  # refuses
+            return hosted.group.answer(member, beat.generation)
+
+    async def leave(self, name: str, member: str) -> None:
+        """A member has stopped reading, and goes. Raises as `heartbeat`."""
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+            hosted.group.leave(member, self._now_ms())
+            await self._written(name, hosted)
+
+    async def commit(
+        self, name: str, member: str, epoch: int, revision: int, offsets: Mapping[Partition, int]
+    ) -> Mapping[Partition, Refusal]:
+        """Store where the group goes on, for those of the partitions that the member holds; the others are refused.
+
+        Raises as `heartbeat`, and as `Topics.commit`.
+        """
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+            refused = hosted.group.refusals(member, epoch, revision, offsets)
+            await self._written(name, hosted)
+            allowed = {partition: offset for partition, offset in offsets.items() if partition not in refused}
+            if allowed:
+                await self._topics.commit(name, allowed)
+            return refused
+
+    # --- administrators
+
+    async def describe(self, name: str) -> Description:
+        """Raises as `heartbeat`; NotFound if the group has no members and no settings."""
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim, create=False)
+            group = hosted.group
+            holders = dict(group.holders)
+            targets = {each: group.target(each) for each, holder in holders.items() if group.target(each) != holder}
+            return Description(name, group.settings, group.generation, group.members, holders, targets)
+
+    async def configure(self, name: str, settings: Settings) -> None:
+        """Change strategy or mode. Raises as `heartbeat`."""
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+            hosted.group.configure(settings, self._now_ms())
+            await self._written(name, hosted)
+
+    async def rebalance(self, name: str, weights: Mapping[Partition, float] | None = None) -> None:
+        """Ask the strategy anew, with rates or lags if they are given. Raises as `heartbeat`."""
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim, create=False)
+            hosted.group.rebalance(weights, self._now_ms())
+            await self._written(name, hosted)
+
+    def groups(self) -> Iterator[str]:
+        """All groups of the cluster, as far as the store has been read."""
+        return iter(self._store.table)
+
+    # --- the load manager's hooks
+
+    async def prepare(self, bundle: Bundle) -> None:
+        """Nothing to warm up: every coordinator has read the groups of all bundles."""
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        """Fence former owners off, and take their groups over."""
+        await self._store.catch_up()
+        remaining_ms = _remaining.decode(hand_off) if hand_off else {}
+        for name in self._store.table:
+            if Key.parse(name) in bundle:
+                await self._take_over(name, bundle, token, remaining_ms.get(name))
+        self._bundles[bundle] = token
+
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002
+        """End requests in progress, and hand over what is left of the sessions: all else is in the store.
+
+        So a member that is dead stays no longer for it. If that is too much, the next owner gives whole sessions.
+        """
+        await self.broker.quiesce(bundle)
+        now_ms, mine = self._now_ms(), [each for each in self._hosted.values() if each.bundle == bundle]
+        hand_off = msgspec.msgpack.encode({each.group.name: each.group.remaining_ms(now_ms) for each in mine})
+        self._drop(bundle)
+        return hand_off if len(hand_off) <= MAX_HAND_OFF_BYTES else None
+
+    async def abandon(self, bundle: Bundle) -> None:
+        """Forget the groups, and answer nobody any more."""
+        self._drop(bundle)
+
+    def load(self) -> Mapping[Bundle, BundleLoad]:
+        """Groups as keys, members as sessions, heartbeats as messages."""
+        now_s = self._clock_s()
+        window_s, self._sampled_s = max(now_s - self._sampled_s, 0.001), now_s
+        found = dict.fromkeys(self._bundles, BundleLoad())
+        for hosted in self._hosted.values():
+            so_far = found.get(hosted.bundle, BundleLoad())
+            found[hosted.bundle] = msgspec.structs.replace(
+                so_far,
+                keys=so_far.keys + 1,
+                sessions=so_far.sessions + len(hosted.group.members),
+                in_rate_msg_s=so_far.in_rate_msg_s + hosted.beats / window_s,
+            )
+            hosted.beats = 0
+        return found
+
+    # --- within
+
+    async def _take_over(self, name: str, bundle: Bundle, token: Token, remaining_ms: Mapping[str, int] | None) -> None:
+        records = await self._store.take_over(name, token)
+        group = Group.restored(name, records, self._now_ms(), remaining_ms)
+        self._sizes = {**group.record().topics, **self._sizes}
+        group.set_topics(self._sizes, self._now_ms())
+        hosted = _Hosted(group, bundle, token)
+        await self._written(name, hosted)
+        self._hosted[name] = hosted
+        outdated = self._store.table.outdated(name, token)
+        await self._store.write(name, token, outdated)
+
+    async def _group(self, name: str, claim: Admitted, *, create: bool = True) -> _Hosted:
+        hosted = self._hosted.get(name)
+        if hosted is None and self._bundles.get(claim.bundle) == claim.token:
+            if not create:
+                raise NotFound(f"no group is called {name}: it has had no members yet")
+            group = Group(name)
+            group.set_topics(self._sizes, self._now_ms())
+            hosted = self._hosted[name] = _Hosted(group, claim.bundle, claim.token)
+        if hosted is None or hosted.token != claim.token:
+            raise NotServing(f"the groups of {claim.bundle} are not loaded")
+        return hosted
+
+    async def _written(self, name: str, hosted: _Hosted) -> None:
+        """What the last event changed is in the log, and still counts there. Raises Fenced."""
+        entries = hosted.group.written(hosted.token)
+        if entries:
+            hosted.tell()
+        await self._store.write(name, hosted.token, entries)
+
+    async def _wait_for_news(self, name: str, hosted: _Hosted, member: str, beat: Beat, wait_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._hosted.get(name) is hosted and member in hosted.group.members:
+                    if _has_news(hosted.group.answer(member, beat.generation), beat):
+                        return
+                    await hosted.news.wait()
+
+    def _drop(self, bundle: Bundle) -> None:
+        self._bundles.pop(bundle, None)
+        for name, hosted in tuple(self._hosted.items()):
+            if hosted.bundle == bundle:
+                del self._hosted[name]
+                hosted.tell()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = self._now_ms()
+            for name, hosted in tuple(self._hosted.items()):
+                deadline_ms = hosted.group.next_deadline_ms()
+                if deadline_ms is not None and deadline_ms <= now_ms:
+                    over = hosted.group.expire(now_ms)
+                    _log.info("%s: the sessions of %s are over", name, ", ".join(over))
+                    await self._publish(name, hosted)
+
+    async def _follow_topics(self) -> None:
+        while True:
+            await self._see_topics()
+            self._look.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._topics_every_s):
+                    await self._look.wait()
+
+    async def _see_topics(self) -> None:
+        wanted = {topic for hosted in self._hosted.values() for topic in hosted.group.wanted_topics()}
+        try:
+            seen = await self._topics.sizes(wanted) if wanted else {}
+        except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the groups keep what they know
+            _log.warning("the topics of the groups cannot be seen: %s", error)
+            return
+        self._missed = {topic: self._missed.get(topic, 0) + 1 for topic in wanted - seen.keys()}
+        gone = {topic for topic, times in self._missed.items() if times >= GONE_AFTER}
+        self._sizes = {topic: size for topic, size in {**self._sizes, **seen}.items() if topic not in gone}
+        for name, hosted in tuple(self._hosted.items()):
+            hosted.group.set_topics(self._sizes, self._now_ms())
+            await self._publish(name, hosted)
+
+    async def _publish(self, name: str, hosted: _Hosted) -> None:
+        """As `_written`, where nobody waits for it."""
+        with suppress(Fenced):
+            await self._written(name, hosted)
+
+    def _now_ms(self) -> int:
+        return int(self._clock_s() * 1000)
+
+
+def _has_news(answer: Answer, beat: Beat) -> bool:
+    return answer.revision != beat.acked or answer.view is not None or not answer.lease_ms

@@ -1,0 +1,179 @@
+"""Keeps the groups' records in one compacted topic of one partition, and says which of them count.
+
+Every coordinator reads all of it, in the order of the log. A new owner of a group first writes a *fence*: the group's
+record under its own token, marked as incomplete. From that offset on records under lower tokens are void, whoever
+writes them, for everybody who reads them. Then it takes what was valid before, writes all of it under its own token,
+the group's record last, now complete, and deletes the older keys.
+
+A writer answers nobody before it has read back what it wrote. So it learns in time that it was fenced, and what it
+promised before lies below the fence, where the new owner finds it. A void record may replace a valid one of the same
+key only when the log compacts, after its compaction lag (the topic is `followed`): by then the new owner's are
+complete. The log keeps the order of one caller's appends, also of one that failed and was repeated (`ports.Log`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from loadmanager.consumers.coordinator.records import (
+    GroupRecord,
+    Record,
+    Written,
+    decoded,
+    encoded,
+    key_of,
+    parsed,
+)
+from loadmanager.errors import Unavailable
+from statechannel.errors import LogUnavailable
+from statechannel.law.record import Token
+from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.topic_reader import TopicReader
+
+TOPIC = "consumer-groups"
+FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
+LOWEST = Token(0, 0, -1)
+
+_log = logging.getLogger("loadmanager.consumers")
+
+
+class Fenced(Unavailable):
+    """Somebody else owns the group by now."""
+
+
+class Known(msgspec.Struct):
+    """What the topic has of one group under one token."""
+
+    records: dict[str, Record] = {}
+
+    @property
+    def complete(self) -> bool:
+        own = self.records.get("")
+        return isinstance(own, GroupRecord) and own.complete
+
+
+class GroupTable:
+    """What counts, after the entries so far. Pure."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Token, Known]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._groups))
+
+    def apply(self, key: str, value: bytes | None) -> None:
+        """Take the next entry. Raises ValueError, msgspec.ValidationError for one that cannot be read."""
+        group, token, member = parsed(key)
+        record = None if value is None else decoded(key, value)
+        tokens = self._groups.setdefault(group, {})
+        newest = self.newest(group)
+        if token < newest and not (record is None and tokens[newest].complete):
+            return  # void; but what a complete owner replaced is deleted
+        if record is not None:
+            tokens.setdefault(token, Known()).records[member] = record
+        elif token in tokens:
+            tokens[token].records.pop(member, None)
+            if not tokens[token].records:
+                del tokens[token]
+        if not tokens:
+            del self._groups[group]
+
+    def newest(self, group: str) -> Token:
+        """The highest token under which the group was ever written; a token below all if it never was."""
+        return max(self._groups.get(group, {}), default=LOWEST)
+
+    def valid(self, group: str) -> Mapping[str, Record]:
+        """The records that a new owner begins with."""
+        tokens = self._groups.get(group, {})
+        complete = [token for token, its in tokens.items() if its.complete]
+        return tokens[max(complete)].records if complete else {}
+
+    def outdated(self, group: str, token: Token) -> list[Written]:
+        """What deletes all keys of the group under lower tokens."""
+        tokens = self._groups.get(group, {})
+        return [(key_of(group, each, name), None) for each in tokens if each < token for name in tokens[each].records]
+
+
+class GroupStore:
+    """The topic, read and written. `start()`, then `run()` for as long as it is needed."""
+
+    def __init__(self, log: Log, topic: str = TOPIC, timeout_s: float = 10.0) -> None:
+        self.table = GroupTable()
+        self._log = log
+        self._topic = topic
+        self._reader = TopicReader(log, TopicSpec(topic, 1, compacted=True, followed=True), self._take, timeout_s)
+        self._waiting: list[tuple[Sequence[Written], asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+
+    async def start(self) -> None:
+        """Create or check the topic. Raises LogUnavailable, TopicMismatch; may be tried again."""
+        await self._reader.start()
+
+    async def run(self) -> None:
+        """Read and write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reader.run())
+            group.create_task(self._write())
+
+    async def catch_up(self) -> None:
+        """Return once everything that is in the topic now has been read. Raises LogUnavailable."""
+        await self._reader.catch_up()
+
+    async def write(self, group: str, token: Token, entries: Sequence[Written]) -> None:
+        """Write in order, and return when that was read back. Waits while the log does not answer.
+
+        Raises Fenced if the group was written under a higher token before it.
+        """
+        if entries:
+            done = asyncio.get_running_loop().create_future()
+            self._waiting.append((entries, done))
+            self._wake.set()
+            await asyncio.shield(done)
+        if self.table.newest(group) > token:
+            raise Fenced(f"{group} has another coordinator by now: look it up again", 0.1)
+
+    async def take_over(self, group: str, token: Token) -> Mapping[str, Record]:
+        """Fence off every former owner of the group; the records that are valid. Raises Fenced."""
+        own = self.table.valid(group).get("")
+        settings = own.settings if isinstance(own, GroupRecord) else GroupRecord().settings
+        fence = encoded(GroupRecord(settings, complete=False))
+        if self.table.newest(group) != token:
+            await self.write(group, token, [(key_of(group, token), fence)])
+        return dict(self.table.valid(group))
+
+    async def _write(self) -> None:
+        """One writer, so that entries keep their order; whatever waits is written at once."""
+        while True:
+            self._wake.clear()
+            batch, self._waiting = self._waiting, []
+            if batch:
+                payloads = [Payload(key.encode(), value) for entries, _ in batch for key, value in entries]
+                await self._append(payloads)
+                for _, done in batch:
+                    done.set_result(None)
+            else:
+                await self._wake.wait()
+
+    async def _append(self, payloads: Sequence[Payload]) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._reader.append(0, payloads)
+                await self._reader.catch_up()
+            except LogUnavailable as error:
+                _log.warning("the groups' records are not written yet: %s", error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LAST_RETRY_S)
+            else:
+                return
+
+    def _take(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            try:
+                self.table.apply((entry.key or b"").decode(), entry.value)
+            except (ValueError, msgspec.MsgspecError) as error:
+                _log.warning("%s offset %d is skipped: %s", self._topic, entry.offset, error)

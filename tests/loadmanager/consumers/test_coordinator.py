@@ -1,0 +1,267 @@
+"""Coordinators in real brokers: members go on wherever the group's bundle is. Topics are told, Kafka is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from loadmanager.client.redirection import Moved, NotServing
+from loadmanager.consumer.membership import Membership
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
+from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.store import GroupStore
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
+from statechannel.adapters.sqlite.log import SqliteLog
+
+GROUP = f"persistent://{NAMESPACE}/billing"
+BROKERS = 3
+
+
+class KnownTopics:
+    """Two topics, and what was committed."""
+
+    def __init__(self) -> None:
+        self.known = {"orders": 6}
+        self.blind = 0
+        """So many times nothing is seen."""
+        self.committed: dict[Partition, int] = {}
+
+    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
+        if self.blind:
+            self.blind -= 1
+            return {}
+        return {topic: self.known[topic] for topic in topics if topic in self.known}
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        assert group == GROUP
+        self.committed.update(offsets)
+
+
+class World:
+    """A cluster of coordinators, and members that ask whoever owns the group."""
+
+    def __init__(self, cluster: EmbeddedCluster[Coordinator], topics: KnownTopics) -> None:
+        self.cluster = cluster
+        self.topics = topics
+        self.members: dict[str, Membership] = {}
+
+    @property
+    def coordinator(self) -> Coordinator:
+        owner = self.cluster.owner(GROUP)
+        assert owner is not None
+        return self.cluster.host(owner)
+
+    async def beat(self, name: str, wait_s: float = 0.0, session_timeout_ms: int = 10_000) -> Answer:
+        """A heartbeat of a member that does at once what it is told."""
+        subscription = Subscription(("orders",), session_timeout_ms)
+        member = self.members.setdefault(name, Membership(name, subscription))
+        beat = member.beat(time.monotonic() * 1000)
+        answer = await self.asked(name, beat, wait_s)
+        assert isinstance(answer, Answer), answer
+        change = member.answered(beat.sequence, answer)
+        assert not change.lost
+        member.given_up(change.revoked)
+        return answer
+
+    async def asked(self, name: str, beat: Beat, wait_s: float) -> Answer | Refusal:
+        async with asyncio.timeout(20):
+            while True:
+                owner = self.cluster.owner(GROUP)
+                try:
+                    if owner is not None:
+                        return await self.cluster.host(owner).heartbeat(GROUP, name, beat, wait_s)
+                except (Moved, NotServing, Unavailable):
+                    pass
+                await asyncio.sleep(0.02)
+
+    def reads(self, name: str) -> list[int]:
+        return sorted(number for _, number in self.members[name].reads(time.monotonic() * 1000))
+
+    async def balanced(self, *names: str) -> None:
+        """Heartbeats until everybody reads their part."""
+        async with asyncio.timeout(20):
+            while sorted(each for name in names for each in self.reads(name)) != list(range(6)):
+                for name in names:
+                    await self.beat(name)
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
+    topics = KnownTopics()
+    async with AsyncExitStack() as stack:
+        coordinators = [await running(stack, tmp_path, topics) for _ in range(BROKERS)]
+        cluster = await stack.enter_async_context(embedded_cluster(coordinators.pop, brokers=BROKERS, bundles=4))
+        yield World(cluster, topics)
+
+
+async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics) -> Coordinator:
+    log = SqliteLog(directory / "groups.db")
+    await log.start(5)
+    stack.push_async_callback(log.close)
+    coordinator = Coordinator(GroupStore(log), topics, time.monotonic, topics_every_s=0.1)
+    await coordinator.start()
+    task = asyncio.create_task(coordinator.run())
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    stack.push_async_callback(end)
+    return coordinator
+
+
+async def join_both(world: World) -> dict[str, list[int]]:
+    await world.beat("a")
+    await world.beat("b")
+    await world.balanced("a", "b")
+    assert [len(world.reads(name)) for name in "ab"] == [3, 3]
+    return {name: world.reads(name) for name in "ab"}
+
+
+async def test_members_share_a_topic(world: World) -> None:
+    await join_both(world)
+    found = await world.coordinator.describe(GROUP)
+    assert found.members.keys() == {"a", "b"}
+    assert len(found.holders) == 6
+    assert found.targets == {}
+    assert list(world.coordinator.groups()) == [GROUP]
+
+
+async def test_a_move_of_the_coordinator_moves_no_partition(world: World) -> None:
+    before = await join_both(world)
+    for broker in world.cluster.brokers:
+        await world.cluster.transfer(GROUP, broker)
+        for name in "ab":
+            last = world.members[name].revision
+            assert (await world.beat(name)).revision == last
+            assert world.reads(name) == before[name]
+
+
+async def test_the_death_of_the_coordinators_broker_moves_no_partition(world: World) -> None:
+    before = await join_both(world)
+    owner = world.cluster.owner(GROUP)
+    assert owner is not None
+    await world.cluster.kill(owner)
+    await world.cluster.settled()
+    for name in "ab":
+        last = world.members[name].revision
+        assert (await world.beat(name)).revision == last
+        assert world.reads(name) == before[name]
+
+
+async def test_a_split_of_the_bundle_moves_no_partition(world: World) -> None:
+    before = await join_both(world)
+    await world.cluster.split(GROUP)
+    for name in "ab":
+        await world.beat(name)
+        assert world.reads(name) == before[name]
+
+
+async def test_a_dead_member_lives_no_longer_for_a_move_of_the_coordinator(world: World) -> None:
+    await world.beat("a")
+    await world.beat("b", session_timeout_ms=1_000)
+    for _ in range(2):
+        for broker in world.cluster.brokers:
+            await world.cluster.transfer(GROUP, broker)
+    async with asyncio.timeout(20):
+        while len(world.reads("a")) < 6:
+            await world.beat("a", wait_s=1.0)
+    assert (await world.coordinator.describe(GROUP)).members.keys() == {"a"}
+
+
+async def test_news_wake_a_waiting_heartbeat(world: World) -> None:
+    await world.beat("a")
+    await world.balanced("a")
+    waiting = asyncio.create_task(world.beat("a", wait_s=60.0))
+    await world.beat("b")
+    async with asyncio.timeout(20):
+        assert len((await waiting).partitions["orders"]) == 3
+    await world.beat("a")
+    assert len((await world.beat("b")).partitions["orders"]) == 3
+
+
+async def test_a_waiting_heartbeat_holds_no_move_up(world: World) -> None:
+    await world.beat("a")
+    await world.balanced("a")
+    waiting = asyncio.create_task(world.beat("a", wait_s=60.0))
+    owner = world.cluster.owner(GROUP)
+    heir = next(each for each in world.cluster.brokers if each is not owner)
+    await world.cluster.transfer(GROUP, heir)
+    await world.beat("b")
+    async with asyncio.timeout(20):
+        assert len((await waiting).partitions["orders"]) == 3
+
+
+async def test_commits_of_who_does_not_hold_the_partition_are_refused(world: World) -> None:
+    await join_both(world)
+    member, own, other = world.members["a"], world.reads("a")[0], world.reads("b")[0]
+    offsets = {("orders", own): 7, ("orders", other): 9}
+    refused = await world.coordinator.commit(GROUP, "a", member.epoch, member.revision, offsets)
+    assert {partition: each.why for partition, each in refused.items()} == {("orders", other): Why.NOT_YOURS}
+    assert world.topics.committed == {("orders", own): 7}
+    await world.coordinator.leave(GROUP, "a")
+    refused = await world.coordinator.commit(GROUP, "a", member.epoch, member.revision, {("orders", own): 8})
+    assert refused[("orders", own)].why is Why.UNKNOWN_MEMBER
+    assert world.topics.committed == {("orders", own): 7}
+
+
+async def test_new_partitions_are_seen(world: World) -> None:
+    await join_both(world)
+    world.topics.known["orders"] = 8
+    async with asyncio.timeout(20):
+        while sum(len(world.reads(name)) for name in "ab") < 8:
+            for name in "ab":
+                await world.beat(name, wait_s=0.1)
+
+
+async def test_a_topic_that_is_not_seen_twice_is_not_gone(world: World) -> None:
+    before = await join_both(world)
+    world.topics.blind = 2
+    async with asyncio.timeout(20):
+        while world.topics.blind:
+            await world.beat("a", wait_s=0.05)
+    for name in "ab":
+        await world.beat(name)
+        assert world.reads(name) == before[name]
+
+
+async def test_a_topic_that_is_gone_is_read_by_nobody(world: World) -> None:
+    await join_both(world)
+    world.topics.known.clear()
+    async with asyncio.timeout(20):
+        while any(world.reads(name) for name in "ab"):
+            for name in "ab":
+                await world.beat(name, wait_s=0.1)
+
+
+async def test_settings_of_a_group_outlive_a_move(world: World) -> None:
+    await join_both(world)
+    await world.coordinator.configure(GROUP, Settings(strategy="AVG_BY_CIRCLE"))
+    for broker in world.cluster.brokers:
+        await world.cluster.transfer(GROUP, broker)
+    async with asyncio.timeout(20):
+        while (world.reads("a"), world.reads("b")) != ([0, 2, 4], [1, 3, 5]):
+            for name in "ab":
+                await world.beat(name)
+
+
+async def test_a_group_that_nobody_joined_is_not_found(world: World) -> None:
+    with pytest.raises(NotFound, match="no group is called"):
+        await world.coordinator.describe(GROUP)
+    with pytest.raises(NotFound, match="no group is called"):
+        await world.coordinator.rebalance(GROUP)
+
+
+async def test_load_counts_groups_and_members(world: World) -> None:
+    await join_both(world)
+    found = world.coordinator.load()[world.cluster.bundle(GROUP)]
+    assert (found.keys, found.sessions) == (1, 2)
+    assert found.in_rate_msg_s > 0
