@@ -346,7 +346,7 @@ def test_a_heartbeat_without_sense_changes_nothing(subscription: Subscription, s
     assert members.group.written(TOKEN) == []
 
 
-def test_another_version_of_the_protocol_is_refused_with_those_that_are_spoken() -> None:
+def test_another_version_of_the_protocol_is_refused_with_the_known_ones() -> None:
     refused = Members().try_beat("a", subscription=Subscription(("orders",), version=2))
     assert refused == Refusal(Why.UNSUPPORTED_VERSION, "this coordinator speaks the versions 1 to 1 of the protocol")
 
