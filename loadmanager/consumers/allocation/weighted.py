@@ -97,17 +97,16 @@ def _weights(queues: Sequence[MessageQueue], given: Mapping[MessageQueue, float]
     return {queue: max(weight, least) for queue, weight in weights.items()}
 
 
-def _mean_level(weights: list[float], capacities: list[float]) -> tuple[float, float]:
-    """The level if it came out even, without queues that alone are above it; and the level of the heaviest queue.
+def _mean_level(weights: list[float], capacities: list[float]) -> float:
+    """The level if it came out even, without queues that alone are above it: each is alone at a largest consumer.
 
-    `weights` in ascending order. A queue above the level is alone at one of the largest consumers.
+    `weights` in ascending order; those of such queues are taken away.
     """
     total, capacity, most = sum(weights), sum(capacities), max(capacities, default=1.0)
-    heaviest = weights[-1] / most if weights else 0.0
     while weights and capacity > most and weights[-1] * capacity > total * most:
         total -= weights.pop()
         capacity -= most
-    return (total / capacity if capacity else 0.0), heaviest
+    return total / capacity if capacity else 0.0
 
 
 class _Draft:
@@ -122,6 +121,10 @@ class _Draft:
             topic: [each.id for each in self._consumers.values() if each.topics is None or topic in each.topics]
             for topic in sorted(topics)
         }
+        self._largest = {
+            topic: max((self._consumers[each].capacity for each in readers), default=0.0)
+            for topic, readers in self._readers.items()
+        }
         self._load = dict.fromkeys(self._consumers, 0.0)
         self._held: dict[str, dict[str, list[tuple[float, MessageQueue]]]] = {each: {} for each in self._consumers}
         """By consumer and topic, by weight."""
@@ -130,7 +133,7 @@ class _Draft:
         self._one_subscription = len({each.topics for each in consumers}) <= 1
         self._exact = len(set(self._weights.values())) <= 1 and len({each.capacity for each in consumers}) <= 1
         read = sorted(weight for queue, weight in self._weights.items() if self._readers[queue.topic])
-        mean, self._heaviest = _mean_level(read, [each.capacity for each in consumers])
+        mean = _mean_level(read, [each.capacity for each in consumers])
         self._low, self._high = mean * (1 - weighing.tolerance), mean * (1 + weighing.tolerance)
 
     def allocation(self) -> dict[str, list[MessageQueue]]:
@@ -142,7 +145,7 @@ class _Draft:
     def keep(self, previous: Mapping[str, Iterable[MessageQueue]]) -> None:
         """Everything that may stay stays. Of a queue that several had, the first of them by id keeps it.
 
-        A queue that is too heavy for its consumer does not stay.
+        A queue that is too heavy for its consumer does not stay, unless that is one of its largest readers.
         """
         for consumer in sorted(previous.keys() & self._consumers.keys()):
             for queue in previous[consumer]:
@@ -312,8 +315,10 @@ class _Draft:
         return self._consumers[consumer].capacity
 
     def _may_stay(self, queue: MessageQueue, consumer: str) -> bool:
-        fits = self._exact or self._weights[queue] / self.capacity(consumer) <= max(self._high, self._heaviest)
-        return fits and self._may_read(consumer, queue.topic)
+        if not self._may_read(consumer, queue.topic):
+            return False
+        fits = self._weights[queue] / self.capacity(consumer) <= self._high
+        return self._exact or fits or self.capacity(consumer) == self._largest[queue.topic]
 
     def _may_read(self, consumer: str, topic: str) -> bool:
         topics = self._consumers[consumer].topics

@@ -149,6 +149,15 @@ def test_a_queue_that_outweighs_all_others_is_alone_on_the_largest_consumer() ->
     assert allocate_weighted(badly, queues, consumers, Weighing(weights))["big"] == [queues[7]]
 
 
+def test_a_queue_that_is_too_heavy_for_all_its_readers_stays() -> None:
+    queues = [*partitions("t", 11), *partitions("u", 4)]
+    weights = dict.fromkeys(queues, 1.0) | {queues[0]: 50.0}
+    consumers = [Consumer(each, frozenset({"t"})) for each in "ab"] + [Consumer("big", frozenset({"u"}), 9.0)]
+    first = allocate_weighted({}, queues, consumers, Weighing(weights))
+    for _ in range(3):
+        assert allocate_weighted(first, queues, consumers, Weighing(weights)) == first
+
+
 def test_idle_queues_are_divided_too() -> None:
     queues = partitions("t", 40)
     found = allocate_weighted({}, queues, [Consumer("a"), Consumer("b")], Weighing({queues[0]: 9.0, queues[1]: 9.0}))
