@@ -113,12 +113,12 @@ class Broker:
 
     def serving(self, bundle: Bundle) -> bool:
         """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
-        serving = self._control.node.serving
+        serving = self._control.serving
         return serving is not None and serving.serving(bundle)
 
     def claim(self, topic: str) -> Claim | None:
         """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
-        serving = self._control.node.serving
+        serving = self._control.serving
         return None if serving is None else serving.claim_topic(parse_topic(topic))
 
     def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:

@@ -21,8 +21,10 @@ from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
+from loadmanager.broker.serving import Serving
 from loadmanager.broker.watchdog import watched
 from loadmanager.broker.wiring import dependencies
+from loadmanager.client.redirection import NotServing
 from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
@@ -102,10 +104,15 @@ class Control:
         return self._node
 
     @property
+    def serving(self) -> Serving | None:
+        """What this broker may serve; None before it has started."""
+        return None if self._node is None else self._node.serving
+
+    @property
     def gate(self) -> Gate:
-        """The data path's gate; asked for after `started`."""
+        """The data path's gate. Raises NotServing before the broker has started: a service may listen earlier."""
         if self._gate is None:
-            raise Unavailable("this broker has not started")
+            raise NotServing("this broker has not started")
         return self._gate
 
     @property

@@ -70,7 +70,7 @@ def test_container_is_restarted_when_it_or_its_liveness_probe_fails(release: Rel
     run(release, container("main", script, livenessProbe=probe))
     wait_for(lambda: log(release).count("began") > 1, "it is started again")
     (release.folder / "fixed").touch()
-    wait_for(lambda: ready(release), "it runs")
+    wait_for(lambda: "main" in log(release) and ready(release), "it runs")
     assert status(release)["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 3
     before = log(release).count("began")
     (release.folder / "alive").unlink()

@@ -53,6 +53,16 @@ async def test_a_claim_gives_bundle_and_token_and_a_stranger_gets_none(tmp_path:
         assert broker.claim("nobody/knows/this") is None
 
 
+async def test_a_request_before_the_broker_has_started_is_told_to_come_back(tmp_path: Path):
+    """A service may listen before its broker is there, when it is started again under its former address."""
+    broker = embedded(tmp_path)
+    with pytest.raises(NotServing, match="has not started") as refused:
+        async with broker.admit(TOPIC):
+            pytest.fail("nothing is ours yet")
+    assert refused.value.retry_after_s > 0
+    assert broker.claim(TOPIC) is None
+
+
 async def test_a_request_for_somebody_else_learns_where_to_go(tmp_path: Path):
     async with cluster(tmp_path, Host(), Host(), urls={"http": "http://shop.example"}) as [owner, other]:
         with pytest.raises(Moved) as moved:
