@@ -98,10 +98,14 @@ class BatchAccumulator(Generic[K, T, R]):
             raise
 
     def try_append(self, key: K, record: T, done: Callable[[R | None, Exception | None], None]) -> bool:
-        """Hand in a record and return at once; False if there is no room. `done` is called once, on some thread."""
+        """Hand in a record and return at once; False if there is no room at present.
+
+        `done` is called once, on some thread. Raises RecordTooLarge or LogUnavailable (closed).
+        """
         size_bytes = self._size_bytes(record)
         with self._lock:
-            if not self._core.closed and self._core.must_wait(size_bytes):
+            self._core.check(size_bytes)
+            if self._core.must_wait(size_bytes):
                 return False
             self._put(Item(key, record, size_bytes, _Waiter(done)))
         self._dispatch()

@@ -117,19 +117,20 @@ class BatchCore(Generic[K, T]):
         """Whether a record of this size would have to wait for room now."""
         return bool(self._waiting) or self.held_bytes + size_bytes > self.settings.total_batch_max_bytes
 
-    def add(self, item: Item[K, T], now_ms: float) -> list[Batch[K, T]]:
-        """Put a record into its batch, or let it wait for room.
-
-        Raises LogUnavailable once closed, RecordTooLarge if there can never be room; then nothing was taken.
-        """
+    def check(self, size_bytes: int) -> None:
+        """Raises LogUnavailable once closed, RecordTooLarge if there can never be room for such a record."""
         if self.closed:
             raise closed_error()
         total_bytes = self.settings.total_batch_max_bytes
-        if item.size_bytes > total_bytes:
+        if size_bytes > total_bytes:
             raise RecordTooLarge(
-                f"a record that takes {item.size_bytes} bytes never fits into total_batch_max_bytes ({total_bytes}), "
+                f"a record that takes {size_bytes} bytes never fits into total_batch_max_bytes ({total_bytes}), "
                 "and was not written: write smaller records, or raise it"
             )
+
+    def add(self, item: Item[K, T], now_ms: float) -> list[Batch[K, T]]:
+        """Put a record into its batch, or let it wait for room. Raises what `check` raises, and has taken nothing."""
+        self.check(item.size_bytes)
         if self.must_wait(item.size_bytes):
             self._waiting[item] = None
             self._waiting_bytes += item.size_bytes
