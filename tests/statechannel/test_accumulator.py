@@ -90,6 +90,21 @@ def test_the_caller_that_fills_a_batch_sends_it():
     assert sink.threads == [threading.current_thread().name]
 
 
+def test_one_batch_is_handed_over_after_the_other():
+    trace: list[str] = []
+
+    def send(key: str, records: Sequence[int], settle: Settle) -> None:
+        trace.append(f"begin {records[0]}")
+        if records[0] < 103:
+            gathered.try_append("a", records[0] + 1, lambda *_: None)  # full, while another is being handed over
+        trace.append(f"end {records[0]}")
+        settle([""])
+
+    with accumulator(send, BatchSettings(batch_max_bytes=100)) as gathered:
+        gathered.append_blocking("a", 101, WAIT_S)
+    assert trace == [f"{step} {record}" for record in (101, 102, 103) for step in ("begin", "end")]
+
+
 def test_the_one_timer_sends_what_does_not_fill_up():
     sink = Sink()
     with accumulator(sink, QUICK) as gathered:

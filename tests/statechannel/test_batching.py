@@ -130,6 +130,15 @@ def test_a_small_record_does_not_pass_a_large_one_that_waits():
     assert records(core.give_back(first, 0)) == [[2, 3]]
 
 
+def test_who_still_waits_after_a_batch_came_back_makes_the_next_go():
+    core = BatchCore[str, int](SMALL)
+    (first,) = core.add(item("a", 1, 200), 0)
+    for number, key in enumerate("bcd"):
+        core.add(item(key, number, 90), 0)
+    assert records(core.give_back(first, 1)) == [[0]]
+    core.check_invariants()
+
+
 def test_a_caller_that_gives_up_leaves_its_room_to_the_next():
     core = BatchCore[str, int](SMALL)
     core.add(item("a", 1, 200), 0)
