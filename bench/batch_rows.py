@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from bench.figures import emit, median
 from statechannel.adapters.sqlite import log_queries
 from statechannel.adapters.sqlite.log_inserts import encoded_chunks, insert_chunks
 from statechannel.adapters.sqlite.log_trim import raise_begin
-from statechannel.adapters.sqlite.topics import OFFSET_BITS, SCHEMA
+from statechannel.adapters.sqlite.topics import OFFSET_BITS, SCHEMA, StoredTopic
 from statechannel.ports import Payload
 
 RECORDS = 200_000
@@ -46,10 +47,12 @@ def run(kind: str) -> None:
             for name, layout in LAYOUTS.items():
                 figures = _measured(layout, bytes(size_bytes), batch)
                 plain = plain or figures
+                details: dict[str, Any] = {
+                    what: round(figure, 2) for what, figure in figures.items() if what != "records_s"
+                }
                 emit(
                     "batch_rows", f"{name}, {size_bytes} bytes, batches of {batch}", figures["records_s"], "records/s",
-                    ratio=round(figures["records_s"] / plain["records_s"], 3),
-                    **{what: round(figure, 2) for what, figure in figures.items() if what != "records_s"},
+                    ratio=round(figures["records_s"] / plain["records_s"], 3), **details,
                 )  # fmt: skip
 
 
@@ -95,12 +98,7 @@ LAYOUTS: dict[str, tuple[Insert, Find]] = {
 }
 
 
-class _Topic(msgspec.Struct):
-    first_id: int = 1
-    compacted: bool = False
-
-
-_TOPIC = _Topic()  # what `next_batch` looks at
+_TOPIC = StoredTopic("bench", 1, 1, compacted=False)
 
 
 # --- measuring

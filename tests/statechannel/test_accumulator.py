@@ -225,7 +225,7 @@ async def test_a_caller_cancelled_later_is_written_and_its_bytes_come_back():
         assert sink.batches == [("a", [60, 40])]
 
 
-def test_a_thread_that_finds_no_room_in_time_is_told_that_nothing_was_written():
+def test_a_thread_that_finds_no_room_hears_that_nothing_was_written():
     sink = Sink(answers=False)
     with accumulator(sink) as gathered, ThreadPoolExecutor(1) as pool:
         first = pool.submit(gathered.append_blocking, "a", 200, WAIT_S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def records(batches: list[Batch[str, int]]) -> list[list[int]]:
         ({"total_batch_max_bytes": -5}, "total_batch_max_bytes must be at least 1 byte, not -5"),
     ],
 )
-def test_a_setting_out_of_its_bounds_is_refused_by_name(settings: dict[str, int], says: str):
+def test_a_setting_out_of_its_bounds_is_refused_by_name(settings: dict[str, Any], says: str):
     with pytest.raises(LogError, match=says):
         BatchSettings(**settings)
 
@@ -268,7 +270,7 @@ class History:
 
 
 @given(SETTINGS, STEPS)
-def test_whatever_happens_the_budget_holds_and_every_record_goes_once_in_order(settings, steps):
+def test_the_budget_holds_and_every_record_goes_once_in_order(settings, steps):
     history = History(settings)
     for step in steps:
         history.take(step)
