@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -366,7 +366,7 @@ async def _channels() -> None:
         async with AsyncExitStack() as stack:
             log = await stack.enter_async_context(open_log("sqlite"))
             if how is not None:
-                log = Behind(log, await stack.enter_async_context(gathered(log, how)))  # type: ignore[assignment]
+                log = cast(Log, Behind(log, await stack.enter_async_context(gathered(log, how))))
             channel = Channel(log, ChannelSettings(partitions=1), nonce="bench", wall_ms=lambda: 0)
             await channel.open()
             await stack.enter_async_context(channel.running())
