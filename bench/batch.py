@@ -141,7 +141,7 @@ def _through(way: Callable[[BatchedAppends, bytes], Awaitable[int]], settings: B
     return write
 
 
-HOW = {"gathered": BatchSettings(), "gathered behind another": BatchSettings(only_behind_another=True)}
+HOW = {"gathered": BatchSettings()}
 """How the accumulator gathers."""
 
 
@@ -209,7 +209,6 @@ async def _fresh(path: Path, partitions: int) -> SqliteLog:
 # --- a stream on which nobody waits
 TRICKLED: dict[str, BatchSettings | None] = {
     "without the accumulator": None,
-    "gathered behind another": BatchSettings(only_behind_another=True),
     "gathered for 10 ms": BatchSettings(),
     "gathered for 100 ms": BatchSettings(batch_max_delay_ms=100),
 }
@@ -359,7 +358,6 @@ async def _channels() -> None:
     waits: dict[str, list[float]] = {}
     for name, how in (
         ("as it is", None),
-        ("gathered behind another", BatchSettings(only_behind_another=True)),
         ("gathered for 1 ms", BatchSettings(batch_max_delay_ms=1)),
         ("gathered for 10 ms", BatchSettings()),
     ):

@@ -66,7 +66,7 @@ async def _rates(address: str, value: bytes) -> None:
 async def _spread(address: str, partitions: int) -> None:
     for how, settings in LINGERS.items():
         try:
-            async with asyncio.timeout(150):
+            async with asyncio.timeout(60):
                 rate = await _rate(address, all_at_once, bytes(128), partitions, settings, whole=partitions < 100)
         except Exception as error:  # noqa: BLE001 - that it cannot be done is a figure too
             emit(

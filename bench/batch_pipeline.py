@@ -33,7 +33,7 @@ from statechannel.ports import LogEntry, Payload, TopicSpec
 from statechannel.runtime.replica import Replica
 
 RECORDS = 200_000
-ROUNDS = 5
+ROUNDS = 3
 AHEAD = 16
 TOPIC = "bundle-state"
 

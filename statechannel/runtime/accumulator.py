@@ -107,25 +107,30 @@ class BatchAccumulator(Generic[K, T, R]):
             self._core.check(size_bytes)
             if self._core.must_wait(size_bytes):
                 return False
-            self._put(Item(key, record, size_bytes, _Waiter(done)))
-        self._dispatch()
+            filled = self._put(Item(key, record, size_bytes, _Waiter(done)))
+        if filled:
+            self._dispatch()
         return True
 
     def _add(self, key: K, record: T, waiter: _Waiter) -> Item[K, T]:
         item = Item(key, record, self._size_bytes(record), waiter)
         with self._lock:
-            self._put(item)
-        self._dispatch()
+            filled = self._put(item)
+        if filled:  # else another's batch would be sent by this caller
+            self._dispatch()
         return item
 
-    def _put(self, item: Item[K, T]) -> None:
+    def _put(self, item: Item[K, T]) -> bool:
+        """Whether a batch is ready because of it."""
         was_open = self._core.has_open
-        self._outgoing += self._core.add(item, _now_ms())
+        ready = self._core.add(item, _now_ms())
+        self._outgoing += ready
         if self._timer is None:
             self._timer = threading.Thread(target=self._run_timer, name="batch-timer", daemon=True)
             self._timer.start()
         if not was_open and self._core.has_open:
             self._opened.notify()
+        return bool(ready)
 
     def _withdraw(self, item: Item[K, T]) -> bool:
         with self._lock:

@@ -39,9 +39,6 @@ class BatchSettings(msgspec.Struct, frozen=True):
     """How old a batch may get before the timer sends it, at its next turn."""
     total_batch_max_bytes: int = 32 << 20
     """What all batches hold together, open or on their way. Callers wait while there is no room."""
-    only_behind_another: bool = False
-    """A record waits for others only while a batch of its key is on its way, and goes with them when that one is back.
-    So nothing waits for time, and batches are as large as the log is slow. RocketMQ has no such choice."""
 
     def __post_init__(self) -> None:
         _check("batch_max_bytes", self.batch_max_bytes, MAX_BATCH_BYTES, "bytes")
@@ -99,7 +96,6 @@ class BatchCore(Generic[K, T]):
         self._open: dict[K, Batch[K, T]] = {}  # in the order in which they were opened
         self._open_bytes = 0
         self._under_way: dict[Batch[K, T], None] = {}
-        self._under_way_of: dict[K, int] = {}
         self._waiting: dict[Item[K, T], None] = {}
         self._waiting_bytes = 0
 
@@ -164,11 +160,6 @@ class BatchCore(Generic[K, T]):
             return []
         del self._under_way[batch]
         self.held_bytes -= batch.size_bytes
-        left = self._under_way_of.pop(batch.key) - 1
-        if left:
-            self._under_way_of[batch.key] = left
-        elif self.settings.only_behind_another and batch.key in self._open:
-            return [self._closed(self._open[batch.key]), *self._admit(now_ms)]
         return self._admit(now_ms)
 
     def close(self) -> tuple[list[Batch[K, T]], list[Item[K, T]]]:
@@ -185,8 +176,6 @@ class BatchCore(Generic[K, T]):
             raise InvariantError(f"{self.held_bytes} bytes are held, the batches have {open_bytes} + {sent_bytes}")
         if not 0 <= self.held_bytes <= self.settings.total_batch_max_bytes:
             raise InvariantError(f"{self.held_bytes} bytes are held, beyond the budget")
-        if sum(self._under_way_of.values()) != len(self._under_way):
-            raise InvariantError(f"{len(self._under_way)} batches are under way, by key {self._under_way_of}")
         if self._waiting and not self._under_way:
             raise InvariantError("records wait for room that no batch will give back")
 
@@ -205,8 +194,7 @@ class BatchCore(Generic[K, T]):
         batch.size_bytes += item.size_bytes
         self._open_bytes += item.size_bytes
         self.held_bytes += item.size_bytes
-        idle = self.settings.only_behind_another and item.key not in self._under_way_of
-        if alone or idle or batch.size_bytes >= most_bytes:
+        if alone or batch.size_bytes >= most_bytes:
             ready.append(self._closed(batch))
         return ready
 
@@ -214,7 +202,6 @@ class BatchCore(Generic[K, T]):
         del self._open[batch.key]
         self._open_bytes -= batch.size_bytes
         self._under_way[batch] = None
-        self._under_way_of[batch.key] = self._under_way_of.get(batch.key, 0) + 1
         return batch
 
     def _take_from_waiting(self, item: Item[K, T]) -> None:

@@ -106,14 +106,6 @@ def test_keys_share_no_batch():
     assert records(core.due(10)) == [[0, 2], [1, 3]]
 
 
-def test_behind_another_records_gather_and_go_when_it_is_back():
-    core = BatchCore[str, int](BatchSettings(100, 10, 1_000, only_behind_another=True))
-    (first,) = core.add(item("a", 1, 10), 0)
-    assert core.add(item("a", 2, 10), 0) == core.add(item("a", 3, 10), 0) == []
-    assert records(core.add(item("b", 4, 10), 0)) == [[4]], "nothing of this key is on its way"
-    assert records(core.give_back(first, 1)) == [[2, 3]]
-
-
 # --- the budget
 def test_a_record_waits_while_there_is_no_room_and_then_goes_in():
     core = BatchCore[str, int](SMALL)
@@ -202,7 +194,7 @@ STEPS = st.lists(
     ),
     max_size=80,
 )
-SETTINGS = st.builds(BatchSettings, st.integers(1, 150), st.integers(1, 20), st.integers(1, 300), st.booleans())
+SETTINGS = st.builds(BatchSettings, st.integers(1, 150), st.integers(1, 20), st.integers(1, 300))
 
 
 class History:
