@@ -1,7 +1,7 @@
 """Appends single records to a log in batches, for callers on its loop and in other threads.
 
-Each batch is one append, and one crossing to the log's loop. Kafka's client gathers by itself: give `KafkaLog` the
-settings. `docs/decisions/0037-batching.md` says where this is worth its delay.
+Each batch is one append, and one crossing to the log's loop. Whoever awaits each record before the next is quicker
+without: `docs/decisions/0037-batching.md` says where this is worth its delay.
 """
 
 from __future__ import annotations
