@@ -8,7 +8,8 @@ import importlib
 NAMES = (
     *("channel", "start", "snapshot", "soak", "lookup", "secured", "broker", "assign", "transfer", "split", "failover"),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
-    *("allocate", "old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
+    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
+    *("batch", "batch_rows", "batch_pipeline", "allocate"),
 )
 
 

@@ -16,6 +16,7 @@ from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch, Trimmed
 from statechannel.ports import Payload, TopicSpec
+from statechannel.runtime.batching import BatchSettings
 from tests.faults import Cut, proxy_to
 from tests.servers import shared_kafka, topic_prefix
 
@@ -69,6 +70,22 @@ class Operator:
 @pytest.fixture
 def operator(kafka_server) -> Operator:
     return Operator(kafka_server)
+
+
+async def test_appends_that_gather_all_arrive_in_order_and_wait_for_room(kafka_server, prefix):
+    """300 KiB through a queue of 64: the client refuses what does not fit, and its caller waits."""
+    gathering = BatchSettings(batch_max_bytes=16 << 10, batch_max_delay_ms=50, total_batch_max_bytes=64 << 10)
+    log = KafkaLog(
+        kafka_server.address, topic_prefix=prefix, development=True, request_timeout_s=30.0, batching=gathering
+    )
+    await log.start(timeout_s=WAIT_S)
+    try:
+        await log.open_topic(CHANNEL)
+        said = [f"{number:04}" + "x" * 1_020 for number in range(300)]
+        await asyncio.gather(*(log.append("channel", 0, [Payload(None, text.encode())]) for text in said))
+        assert await texts_from(log, [0, 0], said[-1]) == said
+    finally:
+        await log.close()
 
 
 async def texts_from(log: KafkaLog, starts: Sequence[int], until: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from statechannel.errors import LogError
+from statechannel.runtime.batching import BatchSettings
 
 REPEAT_S = 10.0
 CLIENTS_FORM = "%s [%s] %s"
@@ -63,6 +64,8 @@ LOGGER.addFilter(Sparing())
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """The largest batch that our topics must accept; Kafka's own default is 12 bytes more."""
+MAX_BATCH_BYTES = MAX_MESSAGE_BYTES // 2
+"""The largest batch of several entries that our producers make."""
 MAX_ENTRY_BYTES = MAX_MESSAGE_BYTES - 1024
 """The largest key and value together, so that a batch of one fits with its headers."""
 
@@ -137,19 +140,42 @@ def connection_settings(bootstrap: str, client_settings: Mapping[str, str], requ
     }
 
 
-def producer_settings(connection: Mapping[str, Any], request_timeout_s: float) -> dict[str, Any]:
-    """Idempotent, all replicas, in order, and given up after `request_timeout_s`."""
+def producer_settings(
+    connection: Mapping[str, Any], request_timeout_s: float, batching: BatchSettings | None = None
+) -> dict[str, Any]:
+    """Idempotent, all replicas, in order, and given up after `request_timeout_s`.
+
+    Without `batching` nothing waits for other entries.
+    """
     return {
-        # 0: entries gather into the next batch while a request is under way; a linger would only add latency
-        "linger.ms": 0,
-        "queue.buffering.max.messages": 100_000,
-        "queue.buffering.max.kbytes": 64 * 1024,
+        **(gathering_at_once() if batching is None else gathering(batching)),
         **connection,
         "enable.idempotence": True,
         "acks": "all",
         "message.max.bytes": MAX_MESSAGE_BYTES,
-        "batch.size": MAX_MESSAGE_BYTES // 2,
+        "batch.size": MAX_BATCH_BYTES if batching is None else min(batching.batch_max_bytes, MAX_BATCH_BYTES),
         "message.timeout.ms": int(request_timeout_s * 1_000),
+    }
+
+
+def gathering_at_once() -> dict[str, Any]:
+    """Entries gather into the next batch while a request is under way; a linger would only add latency."""
+    return {
+        "linger.ms": 0,
+        "queue.buffering.max.messages": 100_000,
+        "queue.buffering.max.kbytes": 64 * 1024,
+    }
+
+
+def gathering(batching: BatchSettings) -> dict[str, Any]:
+    """The client's own words for our settings. Its queue has whole KiB, and so holds at most 1,023 bytes more.
+
+    All topics and partitions share the queue, and appends wait while it is full. A batch is at most MAX_BATCH_BYTES.
+    """
+    return {
+        "linger.ms": batching.batch_max_delay_ms,
+        "queue.buffering.max.messages": 100_000,
+        "queue.buffering.max.kbytes": -(-batching.total_batch_max_bytes // 1024),
     }
 
 

@@ -30,6 +30,7 @@ from statechannel.adapters.kafka.topics import TopicPolicy, Topics
 from statechannel.adapters.kafka.writer import Writer
 from statechannel.errors import LogError, LogUnavailable
 from statechannel.ports import ExclusiveWriter, LogEntry, Payload, TopicSpec
+from statechannel.runtime.batching import BatchSettings
 
 CLOSE_TIMEOUT_S = 1.5
 
@@ -49,6 +50,7 @@ class KafkaLog:
     (replication < 3, min.insync.replicas < 2, unclean elections) are refused with TopicMismatch. `client_settings` are
     librdkafka's (security, compression); those in `clients.PROTECTED` are refused with LogError. In new compacted
     topics tombstones stay readable for `tombstone_s`, and each entry of a followed topic for `compaction_lag_s`.
+    With `batching` appends wait for others that they share a batch with; `client_settings` go before it.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class KafkaLog:
         compaction_lag_s: float = 86_400.0,
         client_settings: Mapping[str, str] | None = None,
         request_timeout_s: float = 5.0,
+        batching: BatchSettings | None = None,
     ) -> None:
         check_client_settings(client_settings or {})
         self._bootstrap = bootstrap
@@ -72,6 +75,7 @@ class KafkaLog:
             default_partitions, replication, min_insync, development, tombstone_s, compaction_lag_s
         )
         self._timeout_s = request_timeout_s
+        self._batching = batching
         self._connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
         self._opened: _Opened | None = None
         self._writer: Writer | None = None
@@ -186,7 +190,7 @@ class KafkaLog:
         return tail
 
     def _new_writer(self) -> Writer:
-        settings = producer_settings(self._connection, self._timeout_s)
+        settings = producer_settings(self._connection, self._timeout_s, self._batching)
         return Writer(settings, asyncio.get_running_loop(), self._timeout_s)
 
 

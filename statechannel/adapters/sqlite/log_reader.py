@@ -132,7 +132,8 @@ class LogReader:
         """
         more = False
         try:
-            self._refresh_extents()
+            if self._tails:  # else nobody asks, and there may be 10,000 partitions
+                self._refresh_extents()
             for tail in self._tails:
                 more |= self._read_tail(tail)
         except sqlite3.Error as error:
