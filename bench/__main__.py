@@ -8,7 +8,7 @@ import importlib
 NAMES = (
     *("channel", "start", "snapshot", "soak", "lookup", "secured", "broker", "assign", "transfer", "split", "failover"),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
-    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
+    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay", "lag"),
 )
 
 

@@ -30,6 +30,11 @@ class BacklogReader:
         self._offsets = offsets
         self._run_blocking = run_blocking
 
+    async def groups(self) -> Sequence[str]:
+        """The names of all groups, in order. Raises Unavailable."""
+        with _translated():
+            return sorted(await self._offsets.groups())
+
     async def read(self, group: str, topics: Sequence[str] = (), *, ages: int = 0) -> GroupBacklog:
         """The backlog of a group in these topics, by default in those in which it has committed an offset.
 

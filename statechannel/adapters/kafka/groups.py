@@ -75,6 +75,8 @@ class KafkaGroups:
     async def queues(self, topics: Collection[str]) -> Mapping[str, int]:
         """How many partitions these topics have; those that do not exist are left out."""
         wanted = frozenset(topics)
+        if not wanted:
+            return {}
 
         async def ask() -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
             return await asyncio.to_thread(self._describe, wanted)
