@@ -44,6 +44,7 @@ async def test_topics_that_are_asked_for_are_read_whether_committed_or_not(store
     found = await reader(store).read("billing", ["other"])
     assert found.topics == ["other"]
     assert found.sum(NOW_MS).uncommitted == 1
+    assert store.begins_asked == {}, "without a commit nothing of the group's can be lost"
 
 
 async def test_a_group_that_committed_nothing_has_no_topics_of_its_own(store):

@@ -40,6 +40,11 @@ def test_no_match_in_the_sample_does_not_mean_none_at_all():
     assert found.high > 300
 
 
+def test_the_bound_is_narrow_when_nearly_everything_was_seen():
+    found = estimate(Sample(900, 450), 1_000)
+    assert found.high - found.low <= 25
+
+
 def test_wilsons_interval_is_that_of_the_literature():
     low, high = wilson(0.1, 100, 0.95)
     assert (round(low, 4), round(high, 4)) == (0.0552, 0.1744)
