@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 ByQueue = Mapping[str, Mapping[int, int]]
 """Topic, queue: offset."""
+
+Look = Callable[[bytes | None, bytes | None, Mapping[str, bytes]], bool]
+"""Is shown a record's key, value and headers, and says whether to go on."""
 
 
 class GroupOffsets(Protocol):
@@ -41,5 +44,12 @@ class GroupOffsets(Protocol):
 
         `places` are topic, queue, offset. In milliseconds since 1970; None if there is no such record. What could not
         be read in time is left out.
+        """
+        ...
+
+    async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
+        """Show the records of these places (topic, queue, first offset, end) to `look`, on another thread.
+
+        Ends when `look` says so, or when all were shown; False if time ran out before, or a place could not be read.
         """
         ...

@@ -32,7 +32,7 @@ class BacklogReader:
 
     async def groups(self) -> Sequence[str]:
         """The names of all groups, in order. Raises Unavailable."""
-        with _translated():
+        with translated():
             return sorted(await self._offsets.groups())
 
     async def read(self, group: str, topics: Sequence[str] = (), *, ages: int = 0) -> GroupBacklog:
@@ -43,7 +43,7 @@ class BacklogReader:
         """
         if not group or not 0 <= ages <= MOST_READS:
             raise Invalid(f"name a consumer group, and ask for the ages of 0 to {MOST_READS} queues, not {ages}")
-        with _translated():
+        with translated():
             committed = await self._offsets.committed(group)
             if committed is None:
                 raise NotFound(
@@ -117,7 +117,8 @@ def _largest(known: GroupBacklog, count: int) -> Sequence[tuple[str, int, int]]:
 
 
 @contextmanager
-def _translated() -> Generator[None]:
+def translated() -> Generator[None]:
+    """A context for questions to the store: what it could not answer is Unavailable to the caller."""
     try:
         yield
     except LogError as error:

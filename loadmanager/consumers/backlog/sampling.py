@@ -8,12 +8,17 @@ the first 20,000 only, as RocketMQ does.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from math import inf, sqrt
+from itertools import accumulate
+from math import sqrt
 from statistics import NormalDist
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
+
+GOLDEN = (sqrt(5) - 1) / 2
+"""Multiples of it, without their whole parts, are spread evenly however many there are."""
 
 T = TypeVar("T")
 
@@ -42,15 +47,33 @@ class Estimate(msgspec.Struct, frozen=True):
     exact: bool
 
 
+class Scan(Generic[T]):
+    """Counts records as they are looked at, up to the limits."""
+
+    def __init__(self, matches: Callable[[T], bool], limits: Limits) -> None:
+        self._matches = matches
+        self._limits = limits
+        self._scanned = self._matched = 0
+
+    @property
+    def sample(self) -> Sample:
+        """What was looked at so far."""
+        return Sample(self._scanned, self._matched)
+
+    def see(self, record: T) -> bool:
+        """Look at one record; says whether to go on."""
+        self._scanned += 1
+        self._matched += bool(self._matches(record))
+        return self._scanned < self._limits.scanned and self._matched < self._limits.matched
+
+
 def scan(records: Iterable[T], matches: Callable[[T], bool], limits: Limits) -> Sample:
     """Look at the records in turn until they end or a limit is reached."""
-    scanned = matched = 0
+    looking = Scan(matches, limits)
     for record in records:
-        scanned += 1
-        matched += bool(matches(record))
-        if scanned >= limits.scanned or matched >= limits.matched:
+        if not looking.see(record):
             break
-    return Sample(scanned, matched)
+    return looking.sample
 
 
 def estimate(sample: Sample, backlog: int, confidence: float = 0.95) -> Estimate:
@@ -81,8 +104,6 @@ def estimate(sample: Sample, backlog: int, confidence: float = 0.95) -> Estimate
 
 def wilson(share: float, size: float, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a share seen in `size` independent draws (Wilson 1927)."""
-    if size == inf:
-        return share, share
     z2 = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
     middle = (share + z2 / (2 * size)) / (1 + z2 / size)
     half = sqrt(z2 * (share * (1 - share) / size + z2 / (4 * size * size))) / (1 + z2 / size)
@@ -99,6 +120,25 @@ def places(first: int, end: int, pieces: int, limits: Limits) -> Sequence[tuple[
     return [
         (at, at + each) for at in (first + (length - each) * piece // max(1, pieces - 1) for piece in range(pieces))
     ]
+
+
+def places_of(queues: Sequence[tuple[int, int]], pieces: int, limits: Limits) -> Sequence[tuple[int, int, int]]:
+    """As `places`, over the backlogs of several queues laid end to end: index of the queue, first offset, end.
+
+    The places come in a scattered order, so that those looked at before a limit is reached lie all over the backlog.
+    """
+    starts = [0, *accumulate(end - first for first, end in queues)]
+    found: list[tuple[int, int, int]] = []
+    for at, till in places(0, starts[-1], pieces, limits):
+        index = bisect_right(starts, at) - 1
+        while at < till:
+            stop = min(till, starts[index + 1])
+            if at < stop:
+                offset = queues[index][0] - starts[index]
+                found.append((index, at + offset, stop + offset))
+            at, index = stop, index + 1
+    order = sorted(range(len(found)), key=lambda number: number * GOLDEN % 1)
+    return [found[number] for number in order]
 
 
 def _effective(scanned: int, backlog: int) -> float:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
 from statechannel.adapters.kafka.store_times import read_store_times
 from statechannel.errors import LogError, LogUnavailable
@@ -99,6 +100,13 @@ class KafkaGroups:
         decides whether it is the time of the append, or one that the producer gave.
         """
         return await asyncio.to_thread(read_store_times, self._connection, places, self._timeout_s)
+
+    async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
+        """Show the records of these places (topic, partition, first offset, end) to `look`, on a thread.
+
+        Ends when `look` says so, or when all were shown; False if time ran out before, or a place could not be read.
+        """
+        return await asyncio.to_thread(lambda: Looking(self._connection, look, self._timeout_s).at(places))
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
         async def asking() -> T:

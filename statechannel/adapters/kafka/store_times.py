@@ -27,7 +27,7 @@ def read_store_times(
     """
     deadline_s = time.monotonic() + timeout_s
     found: dict[tuple[str, int], int | None] = {}
-    consumer = Consumer(_settings(connection), logger=LOGGER)
+    consumer = Consumer(looking_settings(connection), logger=LOGGER)
     try:
         for at in range(0, len(places), AT_ONCE):
             _read(consumer, places[at : at + AT_ONCE], found, deadline_s)
@@ -63,7 +63,7 @@ def _read(
             consumer.pause(done)  # what was fetched of them is thrown away, and no more is fetched
 
 
-def _settings(connection: Mapping[str, Any]) -> dict[str, Any]:
+def looking_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
     """A consumer that fetches as little as Kafka allows, and sees what is written, committed or not."""
     return {
         **reading_settings(connection),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from loadmanager.consumers.backlog.port import Look
 from statechannel.errors import LogError
 
 
@@ -16,6 +17,9 @@ class MemoryOffsets:
         self.times: dict[tuple[str, int], int | None] = {}
         self.begins_asked: Mapping[str, Collection[int]] = {}
         self.times_asked: Sequence[tuple[str, int, int]] = ()
+        self.places_looked_at: Sequence[tuple[str, int, int, int]] = ()
+        self.gaps: frozenset[int] | range = frozenset()
+        self.in_time = True
         self.failure: LogError | None = None
 
     async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
@@ -50,6 +54,16 @@ class MemoryOffsets:
         return {
             (topic, number): self.times[topic, number] for topic, number, _ in places if (topic, number) in self.times
         }
+
+    async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
+        """The value of a record is its offset; there is none at the offsets in `gaps`."""
+        self._answer()
+        self.places_looked_at = places
+        for _, number, first, end in places:
+            for offset in range(first, end):
+                if offset not in self.gaps and not look(str(number).encode(), str(offset).encode(), {}):
+                    return True
+        return self.in_time
 
     def _answer(self) -> None:
         if self.failure is not None:

@@ -16,7 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from loadmanager.broker.wiring import open_group_offsets
 from loadmanager.consumers.backlog.figures import Figure
+from loadmanager.consumers.backlog.filtering import FilteredBacklog, Record
 from loadmanager.consumers.backlog.reading import BacklogReader
+from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.settings import Settings
 from stack.kafka_security import PROTOCOLS, SASL
@@ -67,7 +69,8 @@ class World:
         for partition, count in counts.items():
             for number in range(count):
                 at_ms = NOW_MS - (count - number) * 1_000
-                producer.produce(topic, b"x", partition=partition, timestamp=at_ms)
+                headers: list[tuple[str, str | bytes | None]] = [("partition", str(partition).encode())]
+                producer.produce(topic, b"x", partition=partition, timestamp=at_ms, headers=headers)
         if transactional:
             producer.commit_transaction(WAIT_S)
         assert producer.flush(WAIT_S) == 0
@@ -139,6 +142,24 @@ async def test_behind_the_last_marker_of_a_transaction_nothing_is_old(world):
     world.produce(topic, {0: 3}, transactional=True)
     group = world.commit("billing", topic, {0: 3})
     assert (await reader(world).read(group, ages=1)).sum(NOW_MS).lag == Figure(1, 0.0)
+
+
+async def test_a_filter_is_estimated_from_records_of_all_partitions(world):
+    topic = world.topic("orders", 3)
+    world.produce(topic, {0: 40, 1: 10, 2: 50})
+    group = world.commit("billing", topic, {0: 10, 1: 10, 2: 0})
+    groups = open_group_offsets(Settings(log=f"kafka://{world.address}"))
+    known = await BacklogReader(groups, asyncio.to_thread).read(group)
+    filtered = FilteredBacklog(groups, asyncio.to_thread)
+
+    def in_first(record: Record) -> bool:
+        return record.headers["partition"] == b"0" and record.value == b"x"
+
+    found = await filtered.estimate(known, topic, in_first)
+    assert found == Estimate(30, 30, 30, Sample(80, 30), exact=True)
+    found = await filtered.estimate(known, topic, in_first, limits=Limits(scanned=40, matched=100))
+    assert (found.sample.scanned, found.exact) == (40, False)
+    assert found.low <= 30 <= found.high
 
 
 # --- groups without commits, and what is not there

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample, estimate, places, scan, wilson
+from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample, estimate, places, places_of, scan, wilson
 
 
 def test_everything_seen_is_exact():
@@ -88,3 +88,21 @@ def test_places_lie_within_the_backlog_apart_and_reach_both_ends(first: int, len
         assert found[0][0] == first
     if len(found) > 1 or 0 < length <= scanned:
         assert found[-1][1] == end
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 300)), max_size=6), st.integers(1, 20), st.integers(1, 200)
+)
+def test_places_of_many_queues_lie_within_them_and_apart(lengths: list[tuple[int, int]], pieces: int, scanned: int):
+    queues = [(first, first + length) for first, length in lengths]
+    found = places_of(queues, pieces, Limits(scanned=scanned))
+    seen = [(index, offset) for index, first, end in found for offset in range(first, end)]
+    assert len(set(seen)) == len(seen) <= scanned
+    assert all(queues[index][0] <= offset < queues[index][1] for index, offset in seen)
+    backlog = sum(length for _, length in lengths)
+    assert backlog > scanned or len(seen) == backlog
+
+
+def test_places_are_visited_all_over_the_backlog_from_the_first_on():
+    found = places_of([(0, 1_000)] * 10, 20, Limits(scanned=200))
+    assert {index // 5 for index, _, _ in found[:3]} == {0, 1}
