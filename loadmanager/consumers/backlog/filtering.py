@@ -47,7 +47,9 @@ class FilteredBacklog:
         if not places:
             return estimate(Sample(0, 0), 0)
         with translated():
-            complete = await self._offsets.look(places, lambda *parts: looking.see(Record(*parts)))
+            complete = await self._offsets.look(
+                places, lambda key, value, headers: looking.see(Record(key, value, headers))
+            )
         sample, covered = looking.sample, sum(end - first for _, _, first, end in places)
         stopped = sample.scanned >= limits.scanned or sample.matched >= limits.matched
         everything = complete and covered == lag and (not stopped or sample.scanned == lag)
