@@ -47,8 +47,9 @@ class BacklogReader:
             committed = await self._offsets.committed(group)
             if committed is None:
                 raise NotFound(
-                    f"there is no consumer group {group!r}: it has no member and no committed offset. Check its name; "
-                    "a group appears with its first consumer, and ends when its offsets expire"
+                    f"there is no consumer group {group!r}: it has no member and no committed offset. Check its name, "
+                    "and that this user may describe it; a group appears with its first consumer, and ends when its "
+                    "offsets expire"
                 )
             wanted = await self._wanted(committed, topics)
             ends = await self._offsets.ends(wanted)

@@ -25,6 +25,8 @@ from statechannel.errors import LogError, LogUnavailable
 
 BATCH = 10_000
 """Partitions in one request to the client, which sends one request to each leader for them."""
+ATTEMPT_S = 2.0
+"""For one question about groups: while Kafka makes its topic of offsets, the client may wait out its whole time."""
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 T = TypeVar("T")
@@ -47,6 +49,7 @@ class KafkaGroups:
             self._admin = Admin(admin_settings(self._connection), bootstrap, request_timeout_s)
         except KafkaException as error:
             raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+        self._attempt_s = min(ATTEMPT_S, request_timeout_s)
         self._leaderless = frozenset[tuple[str, int]]()
 
     async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
@@ -54,18 +57,18 @@ class KafkaGroups:
 
         async def ask() -> Mapping[str, Mapping[int, int]]:
             wanted = [ConsumerGroupTopicPartitions(group)]
-            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._timeout_s)
+            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._attempt_s)
             answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
             return await asyncio.to_thread(_by_topic, answer.topic_partitions or [])
 
-        found = await self._asked(ask)
-        return found if found or group in await self.groups() else None
+        # asking for an unknown group's offsets would make a new Kafka create its topic of offsets, and wait for it
+        return await self._asked(ask) if group in await self.groups() else None
 
     async def groups(self) -> frozenset[str]:
         """The names of all groups, of every protocol: with members, or with committed offsets."""
 
         async def ask() -> frozenset[str]:
-            future = self._admin.client.list_consumer_groups(request_timeout=self._timeout_s)
+            future = self._admin.client.list_consumer_groups(request_timeout=self._attempt_s)
             answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
             if answer.errors and not answer.valid:
                 raise answer.errors[0]
