@@ -25,8 +25,6 @@ from statechannel.errors import LogError, LogUnavailable
 
 BATCH = 10_000
 """Partitions in one request to the client, which sends one request to each leader for them."""
-ATTEMPT_S = 2.0
-"""For one question about groups: while Kafka makes its topic of offsets, the client may wait out its whole time."""
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 T = TypeVar("T")
@@ -45,11 +43,8 @@ class KafkaGroups:
         check_client_settings(client_settings or {})
         self._connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
         self._timeout_s = request_timeout_s
-        try:
-            self._admin = Admin(admin_settings(self._connection), bootstrap, request_timeout_s)
-        except KafkaException as error:
-            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
-        self._attempt_s = min(ATTEMPT_S, request_timeout_s)
+        self._bootstrap = bootstrap
+        self._admin = self._connected()
         self._leaderless = frozenset[tuple[str, int]]()
 
     async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
@@ -57,7 +52,7 @@ class KafkaGroups:
 
         async def ask() -> Mapping[str, Mapping[int, int]]:
             wanted = [ConsumerGroupTopicPartitions(group)]
-            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._attempt_s)
+            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._timeout_s)
             answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
             return await asyncio.to_thread(_by_topic, answer.topic_partitions or [])
 
@@ -68,7 +63,7 @@ class KafkaGroups:
         """The names of all groups, of every protocol: with members, or with committed offsets."""
 
         async def ask() -> frozenset[str]:
-            future = self._admin.client.list_consumer_groups(request_timeout=self._attempt_s)
+            future = self._admin.client.list_consumer_groups(request_timeout=self._timeout_s)
             answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
             if answer.errors and not answer.valid:
                 raise answer.errors[0]
@@ -123,7 +118,19 @@ class KafkaGroups:
                     ) from error
                 raise
 
-        return await self._admin.until_answered(asking, self._timeout_s)
+        admin = self._admin
+        try:
+            return await admin.until_answered(asking, self._timeout_s)
+        except LogUnavailable:
+            if self._admin is admin:  # after an outage a client may wait for ever for the group's coordinator
+                self._admin = self._connected()
+            raise
+
+    def _connected(self) -> Admin:
+        try:
+            return Admin(admin_settings(self._connection), self._bootstrap, self._timeout_s)
+        except KafkaException as error:
+            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
 
     def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
         """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""
