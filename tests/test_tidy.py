@@ -51,6 +51,9 @@ PURE = (
         "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",
         "situation", "story", "targets", "verdicts", "what_if",
     )),
+    *(f"loadmanager/consumers/backlog/{name}.py" for name in (
+        "figures", "forecast", "in_flight", "metrics", "sampling", "sums",
+    )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
         "limits", "planning", "round", "together", "vetting",
     )),

@@ -15,9 +15,10 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.host_clocks import clocks_outside
 from loadmanager.cluster.sensors import Sensors
 from loadmanager.cluster.suspicion import probe_port
+from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.diagnostics.check.round import Auditor
 from loadmanager.diagnostics.doctor.hiding import hide_text
-from loadmanager.errors import install_line, needs_extra
+from loadmanager.errors import Invalid, install_line, needs_extra
 from loadmanager.settings import MAX_PORT, Settings
 from loadmanager.strategies.rebalancing.plan.program import SOLVER_INSTALLED
 from statechannel.audit import Finding
@@ -75,6 +76,23 @@ def open_log(settings: Settings) -> Log:
             client_settings=settings.kafka,
         )
     raise _no_log(settings)
+
+
+def open_group_offsets(settings: Settings) -> GroupOffsets:
+    """Where consumer groups keep their offsets: the Kafka of the log, with its credentials.
+
+    Raises Invalid if the log is not on Kafka, ValueError for malformed addresses, LogError for bad client settings.
+    """
+    scheme, _, rest = settings.log.partition(":")
+    if scheme != "kafka":
+        raise Invalid(
+            f"the log {hide_text(settings.log)!r} is not on Kafka, where consumer groups keep their offsets: "
+            "only a cluster with --log kafka://host:port can read their backlog"
+        )
+    with needs_extra("kafka", repr(hide_text(settings.log))):
+        from statechannel.adapters.kafka.groups import KafkaGroups
+
+    return KafkaGroups(check_servers(settings.log, rest.removeprefix("//")), settings.kafka)
 
 
 def _no_log(settings: Settings) -> ValueError:

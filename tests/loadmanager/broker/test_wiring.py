@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.broker.wiring import coordination_address, file_of
+from loadmanager.broker.wiring import coordination_address, file_of, open_group_offsets
+from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
+from statechannel.errors import LogError
 
 
 @pytest.mark.parametrize("name", ["real.db", "link.db", "sub/../real.db", "linked/real.db", "linked/link.db"])
@@ -21,3 +23,19 @@ def test_a_sqlite_log_has_one_coordination_file_whatever_it_is_called(tmp_path: 
         settings = Settings(log=f"sqlite:{given}")
         assert file_of(settings.log) == real, "also before the file is there"
         assert coordination_address(settings) == f"sqlite:{real}.coordination"
+
+
+def test_consumer_groups_are_on_the_kafka_of_the_log_with_its_settings():
+    settings = Settings(log="kafka://127.0.0.1:9092", kafka={"client.rack": "r1"})
+    groups = open_group_offsets(settings)
+    assert groups._connection["bootstrap.servers"] == "127.0.0.1:9092"  # type: ignore[attr-defined]
+    assert groups._connection["client.rack"] == "r1"  # type: ignore[attr-defined]
+    with pytest.raises(LogError, match=r"enable\.auto\.commit"):
+        open_group_offsets(Settings(log="kafka://127.0.0.1:9092", kafka={"enable.auto.commit": "true"}))
+    with pytest.raises(LogError, match="refuses its settings"):
+        open_group_offsets(Settings(log="kafka://127.0.0.1:9092", kafka={"no.such.setting": "1"}))
+
+
+def test_a_log_on_sqlite_has_no_consumer_groups():
+    with pytest.raises(Invalid, match="kafka://host:port"):
+        open_group_offsets(Settings(log="sqlite:any.db"))

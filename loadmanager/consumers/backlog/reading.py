@@ -1,0 +1,126 @@
+"""Reads the backlog of a consumer group from a store of offsets. `figures.py` says what the figures mean.
+
+The groups' offsets are read before the ends, so that a record consumed meanwhile does not make a lag negative; what was
+produced in between counts as lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import nlargest
+
+import msgspec
+
+from loadmanager.consumers.backlog.figures import ABSENT, Offsets, in_order
+from loadmanager.consumers.backlog.port import ByQueue, GroupOffsets
+from loadmanager.consumers.backlog.sums import GroupBacklog
+from loadmanager.errors import Invalid, NotFound, Unavailable
+from loadmanager.model.run_blocking import Blocking
+from statechannel.errors import LogError
+
+MOST_READS = 1_000
+"""Records that one request may read to learn ages."""
+
+
+class BacklogReader:
+    """Reads backlogs of groups that keep their offsets in one store. `run_blocking` runs slow work off the loop."""
+
+    def __init__(self, offsets: GroupOffsets, run_blocking: Blocking) -> None:
+        self._offsets = offsets
+        self._run_blocking = run_blocking
+
+    async def groups(self) -> Sequence[str]:
+        """The names of all groups, in order. Raises Unavailable."""
+        with translated():
+            return sorted(await self._offsets.groups())
+
+    async def read(self, group: str, topics: Sequence[str] = (), *, ages: int = 0) -> GroupBacklog:
+        """The backlog of a group in these topics, by default in those in which it has committed an offset.
+
+        Reads the ages of at most `ages` queues (0 to MOST_READS), those with the largest lags; the others stay undated.
+        Raises Invalid, NotFound (no such group, no such topic) and Unavailable (the store does not answer).
+        """
+        if not group or not 0 <= ages <= MOST_READS:
+            raise Invalid(f"name a consumer group, and ask for the ages of 0 to {MOST_READS} queues, not {ages}")
+        with translated():
+            committed = await self._offsets.committed(group)
+            if committed is None:
+                raise NotFound(
+                    f"there is no consumer group {group!r}: it has no member and no committed offset. Check its name, "
+                    "and that this user may describe it; a group appears with its first consumer, and ends when its "
+                    "offsets expire"
+                )
+            wanted = await self._wanted(committed, topics)
+            ends = await self._offsets.ends(wanted)
+            late = await self._run_blocking(lambda: _lagging(committed, ends))
+            begins: ByQueue = await self._offsets.begins(late) if late else {}
+            known: GroupBacklog = await self._run_blocking(lambda: _gather(group, wanted, committed, ends, begins))
+            if ages:
+                await self._date(known, ages)
+        return known
+
+    async def _wanted(self, committed: ByQueue, topics: Sequence[str]) -> Mapping[str, range]:
+        """The queues to look at. A topic that was deleted since the group's commit is nobody's backlog."""
+        counts = await self._offsets.queues(topics or list(committed))
+        if missing := sorted(set(topics) - set(counts)):
+            raise NotFound(
+                f"there is no topic {', '.join(map(repr, missing))}: check the name, and that this user may describe it"
+            )
+        return {topic: range(count) for topic, count in counts.items()}
+
+    async def _date(self, known: GroupBacklog, ages: int) -> None:
+        places: Sequence[tuple[str, int, int]] = await self._run_blocking(lambda: _largest(known, ages))
+        if not places:
+            return
+        stored = await self._offsets.stored_ms(places)
+
+        def put() -> None:
+            rows = {(topic, queue): offsets for topic in known.topics for queue, offsets in known.offsets_of(topic)}
+            for (topic, queue), at_ms in stored.items():
+                at_ms = ABSENT if at_ms is None else at_ms
+                known.put(topic, queue, msgspec.structs.replace(rows[topic, queue], consumer_stored_ms=at_ms))
+
+        await self._run_blocking(put)
+
+
+def _lagging(committed: ByQueue, ends: ByQueue) -> Mapping[str, Sequence[int]]:
+    """Where the consumer offset is below the end: only there may records have been deleted unread."""
+    late: dict[str, list[int]] = {}
+    for topic, offsets in ends.items():
+        consumed = committed.get(topic, {})
+        queues = [queue for queue, end in offsets.items() if consumed.get(queue, end) < end]
+        if queues:
+            late[topic] = queues
+    return late
+
+
+def _gather(
+    group: str, wanted: Mapping[str, range], committed: ByQueue, ends: ByQueue, begins: ByQueue
+) -> GroupBacklog:
+    known = GroupBacklog(group)
+    for topic, queues in wanted.items():
+        consumed, end, begin = committed.get(topic, {}), ends.get(topic, {}), begins.get(topic, {})
+        for queue in queues:
+            known.put(topic, queue, Offsets(end.get(queue), consumed.get(queue), begin=begin.get(queue, 0)))
+    return known
+
+
+def _largest(known: GroupBacklog, count: int) -> Sequence[tuple[str, int, int]]:
+    """The queues with the largest lags, and where their first record is that is not consumed."""
+    lags = (
+        (queue.lag, topic, number, queue.consumer)
+        for topic in known.topics
+        for number, offsets in known.offsets_of(topic)
+        if (queue := in_order(offsets)) is not None and queue.lag
+    )
+    return [(topic, number, at) for _, topic, number, at in nlargest(count, lags)]
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """A context for questions to the store: what it could not answer is Unavailable to the caller."""
+    try:
+        yield
+    except LogError as error:
+        raise Unavailable(str(error)) from error

@@ -1,0 +1,179 @@
+"""Reads the offsets of consumer groups, and of the topics that they read: not our own ones, so by full names.
+
+Changes nothing, and creates no topic. What blocks runs on threads: with 100,000 partitions even looking at the client's
+answer takes a while.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar, cast
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec
+
+from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
+from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.looking import Look, Looking
+from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
+from statechannel.adapters.kafka.store_times import read_store_times
+from statechannel.errors import LogError, LogUnavailable
+
+BATCH = 10_000
+"""Partitions in one request to the client, which sends one request to each leader for them."""
+REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
+
+T = TypeVar("T")
+
+
+class KafkaGroups:
+    """Consumer groups of one Kafka cluster; `bootstrap` and `client_settings` as for `KafkaLog`.
+
+    Every method raises LogUnavailable if Kafka does not answer within `request_timeout_s`, and LogError for lack of
+    rights. The constructor raises LogError for client settings that Kafka's client refuses.
+    """
+
+    def __init__(
+        self, bootstrap: str, client_settings: Mapping[str, str] | None = None, request_timeout_s: float = 10.0
+    ) -> None:
+        check_client_settings(client_settings or {})
+        self._connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
+        self._timeout_s = request_timeout_s
+        self._bootstrap = bootstrap
+        self._admin = self._connected()
+        self._leaderless = frozenset[tuple[str, int]]()
+
+    async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
+        """The committed offsets of a group by topic and partition, maybe none; None if there is no such group."""
+
+        async def ask() -> Mapping[str, Mapping[int, int]]:
+            wanted = [ConsumerGroupTopicPartitions(group)]
+            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._timeout_s)
+            answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
+            return await asyncio.to_thread(_by_topic, answer.topic_partitions or [])
+
+        # asking for an unknown group's offsets would make a new Kafka create its topic of offsets, and wait for it
+        return await self._asked(ask) if group in await self.groups() else None
+
+    async def groups(self) -> frozenset[str]:
+        """The names of all groups, of every protocol: with members, or with committed offsets."""
+
+        async def ask() -> frozenset[str]:
+            future = self._admin.client.list_consumer_groups(request_timeout=self._timeout_s)
+            answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
+            if answer.errors and not answer.valid:
+                raise answer.errors[0]
+            return frozenset(str(listing.group_id) for listing in answer.valid or [])
+
+        return await self._asked(ask)
+
+    async def queues(self, topics: Collection[str]) -> Mapping[str, int]:
+        """How many partitions these topics have; those that do not exist are left out."""
+        wanted = frozenset(topics)
+        if not wanted:
+            return {}
+
+        async def ask() -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
+            return await asyncio.to_thread(self._describe, wanted)
+
+        counts, self._leaderless = await self._asked(ask)
+        return counts
+
+    async def ends(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        """The high watermarks, which count transaction markers; partitions of which it is not known are left out."""
+        return await self._asked(lambda: asyncio.to_thread(self._list, queues, LATEST))
+
+    async def begins(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        """The log start offsets; partitions of which it is not known are left out."""
+        return await self._asked(lambda: asyncio.to_thread(self._list, queues, EARLIEST))
+
+    async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
+        """The timestamps of the first records at or after these offsets (topic, partition, offset), in milliseconds.
+
+        None where there is no such record; what did not come in time is left out. The topic's `message.timestamp.type`
+        decides whether it is the time of the append, or one that the producer gave.
+        """
+        return await asyncio.to_thread(read_store_times, self._connection, places, self._timeout_s)
+
+    async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
+        """Show the records of these places (topic, partition, first offset, end) to `look`, on a thread.
+
+        Ends when `look` says so, or when all were shown; False if time ran out before, or a place could not be read.
+        """
+        return await asyncio.to_thread(lambda: Looking(self._connection, look, self._timeout_s).at(places))
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        async def asking() -> T:
+            try:
+                return await ask()
+            except KafkaException as error:
+                if error.args[0].code() in REFUSED:
+                    raise LogError(
+                        f"Kafka at {self._admin.bootstrap}: {text_of(error)} Allow this user Describe on the consumer "
+                        "group and on its topics, and Read on the topics to see how old records are"
+                    ) from error
+                raise
+
+        admin = self._admin
+        try:
+            return await admin.until_answered(asking, self._timeout_s)
+        except LogUnavailable:
+            if self._admin is admin:  # after an outage a client may wait for ever for the group's coordinator
+                self._admin = self._connected()
+            raise
+
+    def _connected(self) -> Admin:
+        try:
+            return Admin(admin_settings(self._connection), self._bootstrap, self._timeout_s)
+        except KafkaException as error:
+            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+
+    def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
+        """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""
+        there = self._admin.client.list_topics(timeout=self._timeout_s).topics
+        known = {name: topic.partitions for name, topic in there.items() if name in wanted and topic.error is None}
+        leaderless = {
+            (name, number)
+            for name, partitions in known.items()
+            for number, partition in partitions.items()
+            if partition.leader < 0
+        }
+        return {name: len(partitions) for name, partitions in known.items()}, frozenset(leaderless)
+
+    def _list(self, queues: Mapping[str, Collection[int]], spec: OffsetSpec) -> Mapping[str, Mapping[int, int]]:
+        """One kind of offset of many partitions; raises KafkaException if not even one has an answer."""
+        led = [(topic, number) for topic, numbers in queues.items() for number in numbers]
+        if self._leaderless:
+            led = [place for place in led if place not in self._leaderless]
+        found: dict[str, dict[int, int]] = {}
+        failed: KafkaException | None = None
+        deadline_s = time.monotonic() + self._timeout_s
+        for batch in [led[at : at + BATCH] for at in range(0, len(led), BATCH)]:
+            left_s = max(0.1, deadline_s - time.monotonic())
+            wanted = {TopicPartition(topic, number): spec for topic, number in batch}
+            answers = self._admin.client.list_offsets(wanted, isolation_level=WRITTEN, request_timeout=left_s)
+            for (topic, number), future in zip(batch, answers.values(), strict=True):
+                error = future.exception(left_s + 1)
+                if error is None and (offset := int(future.result().offset)) >= 0:
+                    found.setdefault(topic, {})[number] = offset
+                elif isinstance(error, KafkaException):
+                    failed = error
+        if failed is not None and (not found or failed.args[0].code() in REFUSED):
+            raise failed
+        if led and not found:
+            raise LogUnavailable("Kafka did not answer with the offsets of any partition; try again")
+        return found
+
+
+def _by_topic(places: Sequence[TopicPartition]) -> Mapping[str, Mapping[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        if place.offset >= 0:
+            found.setdefault(place.topic, {})[place.partition] = place.offset
+    return found

@@ -1,0 +1,70 @@
+"""A store of groups' offsets in memory, which can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from loadmanager.consumers.backlog.port import Look
+from statechannel.errors import LogError
+
+
+class MemoryOffsets:
+    """A `GroupOffsets`; each topic is a mapping of queue to its begin, its end, and store times by offset."""
+
+    def __init__(self) -> None:
+        self.groups_committed: dict[str, dict[str, dict[int, int]]] = {}
+        self.topics: dict[str, list[tuple[int, int | None]]] = {}
+        self.times: dict[tuple[str, int], int | None] = {}
+        self.begins_asked: Mapping[str, Collection[int]] = {}
+        self.times_asked: Sequence[tuple[str, int, int]] = ()
+        self.places_looked_at: Sequence[tuple[str, int, int, int]] = ()
+        self.gaps: frozenset[int] | range = frozenset()
+        self.in_time = True
+        self.failure: LogError | None = None
+
+    async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
+        self._answer()
+        return self.groups_committed.get(group)
+
+    async def groups(self) -> Collection[str]:
+        self._answer()
+        return list(self.groups_committed)
+
+    async def queues(self, topics: Collection[str]) -> Mapping[str, int]:
+        self._answer()
+        return {topic: len(self.topics[topic]) for topic in topics if topic in self.topics}
+
+    async def ends(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        self._answer()
+        return {
+            topic: {number: end for number in numbers if (end := self.topics[topic][number][1]) is not None}
+            for topic, numbers in queues.items()
+        }
+
+    async def begins(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        self._answer()
+        self.begins_asked = queues
+        return {
+            topic: {number: self.topics[topic][number][0] for number in numbers} for topic, numbers in queues.items()
+        }
+
+    async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
+        self._answer()
+        self.times_asked = places
+        return {
+            (topic, number): self.times[topic, number] for topic, number, _ in places if (topic, number) in self.times
+        }
+
+    async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
+        """The value of a record is its offset; there is none at the offsets in `gaps`."""
+        self._answer()
+        self.places_looked_at = places
+        for _, number, first, end in places:
+            for offset in range(first, end):
+                if offset not in self.gaps and not look(str(number).encode(), str(offset).encode(), {}):
+                    return True
+        return self.in_time
+
+    def _answer(self) -> None:
+        if self.failure is not None:
+            raise self.failure
