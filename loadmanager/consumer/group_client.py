@@ -1,0 +1,80 @@
+"""Asks the coordinator of one group, wherever it is: heartbeats, commits, the farewell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import msgspec
+
+from loadmanager.client.http import HttpAnswer, HttpRouter
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.records import Partition
+from loadmanager.errors import Conflict, Invalid, Unavailable
+from statechannel.law.bundle import Key
+
+PROTOCOL = "groups"
+"""Under which brokers register the coordinator's URL."""
+
+_answer, _refusal = msgspec.json.Decoder(Answer), msgspec.json.Decoder(Refusal)
+
+
+class _Refused(msgspec.Struct):
+    refused: dict[str, dict[int, Refusal]]
+
+
+_refused = msgspec.json.Decoder(_Refused)
+
+
+class GroupClient:
+    """Finds the coordinator by a lookup, and again when the group's bundle has moved. Raises InvalidName."""
+
+    def __init__(self, http: HttpRouter, group: str) -> None:
+        self.group = Key.parse(group).full_name
+        self._http = http
+        self._path = "/v1/groups/" + quote(self.group.partition("://")[2])
+
+    async def heartbeat(self, member: str, beat: Beat, wait_ms: int, budget_s: float) -> Answer | Refusal:
+        """Raises as `HttpRouter.post`; Invalid for a heartbeat that makes no sense."""
+        path = f"{self._path}/members/{quote(member)}/heartbeat?wait_ms={wait_ms}"
+        answer = await self._http.post(self.group, path, beat, budget_s=budget_s)
+        if answer.status == 409:
+            return _refusal.decode(answer.body)
+        _check(answer)
+        return _answer.decode(answer.body)
+
+    async def commit(
+        self, member: str, epoch: int, revision: int, offsets: Mapping[Partition, int], budget_s: float
+    ) -> dict[Partition, Refusal]:
+        """Store where the group goes on; what was refused. Raises as `heartbeat`, and Conflict if the group has members
+        of Kafka's own protocols."""
+        nested: dict[str, dict[int, int]] = {}
+        for (topic, number), offset in offsets.items():
+            nested.setdefault(topic, {})[number] = offset
+        body = {"epoch": epoch, "revision": revision, "offsets": nested}
+        path = f"{self._path}/members/{quote(member)}/commit"
+        answer = await self._http.post(self.group, path, body, budget_s=budget_s)
+        _check(answer)
+        found = _refused.decode(answer.body).refused
+        return {(topic, number): each for topic, its in found.items() for number, each in its.items()}
+
+    async def leave(self, member: str, budget_s: float) -> None:
+        """Say farewell. Raises as `heartbeat`."""
+        path = f"{self._path}/members/{quote(member)}"
+        _check(await self._http.request("DELETE", self.group, path, None, budget_s=budget_s))
+
+
+def _check(answer: HttpAnswer) -> None:
+    if answer.status in (200, 204):
+        return
+    try:
+        detail = str(answer.json()["detail"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        detail = answer.body[:200].decode("utf-8", "replace")
+    match answer.status:
+        case 400:
+            raise Invalid(detail)
+        case 409:
+            raise Conflict(detail)
+        case _:
+            raise Unavailable(f"the coordinator answered {answer.status}: {detail}")

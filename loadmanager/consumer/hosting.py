@@ -1,0 +1,90 @@
+"""Hosts the coordinator of consumer groups in a broker, on the Kafka of the cluster's log.
+
+    export LOADMANAGER_LOG=kafka://kafka:9092 LOADMANAGER_GROUPS_LISTEN=0.0.0.0:8090
+    loadmanager broker … --host loadmanager.consumer.hosting:make_host --url groups=http://broker-0:8090
+
+It has its own port, where members ask, and a compacted topic beside the channel's. Nobody is asked there who they are,
+so it listens on loopback only, unless the broker is `insecure`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+
+from loadmanager.broker.wiring import boot_clock_s, open_group_offsets, open_log
+from loadmanager.consumers.backlog.port import GroupOffsets
+from loadmanager.consumers.coordinator.records import Partition
+from loadmanager.consumers.coordinator.service import Admits, Coordinator
+from loadmanager.consumers.coordinator.store import GroupStore
+from loadmanager.consumers.coordinator.web import served
+from loadmanager.embedding.endpoints import parse_address
+from loadmanager.errors import Invalid
+from loadmanager.settings import Settings
+from statechannel.adapters.kafka.group_commits import GroupCommits
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
+
+LISTEN = "LOADMANAGER_GROUPS_LISTEN"
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class KafkaTopics:
+    """The topics and the groups' offsets of one Kafka cluster."""
+
+    def __init__(self, offsets: GroupOffsets, commits: GroupCommits) -> None:
+        self._offsets = offsets
+        self._commits = commits
+
+    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """As `Topics` says."""
+        return await self._offsets.queues(frozenset(topics))
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """As `Topics` says. Raises GroupInUse if the group has members of Kafka's own protocols."""
+        await self._commits.commit(group.partition("://")[2], offsets)
+
+
+class GroupHost(Coordinator):
+    """A coordinator that opens its store, its port and its Kafka clients when it is attached to a broker."""
+
+    def __init__(self, settings: Settings, listen: str) -> None:
+        """Raises Invalid if the log is not on Kafka or others reach the address, ValueError for a malformed one."""
+        self._listen = parse_address(listen)
+        if not settings.insecure and self._listen[0] not in LOOPBACK:
+            raise Invalid(
+                f"{LISTEN}={listen} can be reached from other machines, and anybody may join any group there: listen on "
+                "127.0.0.1, or say LOADMANAGER_INSECURE=true"
+            )
+        self._log = open_log(settings)
+        servers = settings.log.partition("//")[2]
+        topics = KafkaTopics(open_group_offsets(settings), GroupCommits(servers, settings.kafka))
+        super().__init__(GroupStore(self._log), topics, boot_clock_s)
+        self._start_timeout_s = settings.start_timeout_s
+        self._open = AsyncExitStack()
+        self._begun: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def attached(self, broker: Admits) -> None:
+        """Called on the service's loop before the broker starts."""
+        super().attached(broker)
+        self._begun = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        await self._log.start(self._start_timeout_s)
+        await self.start()
+        self._running = asyncio.create_task(self.run())
+        await self._open.enter_async_context(served(self, *self._listen))
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        """Not before the store is open; declined if that failed."""
+        assert self._begun is not None, "attached comes first"
+        await asyncio.shield(self._begun)
+        await super().acquire(bundle, token, hand_off)
+
+
+def make_host() -> GroupHost:
+    """The factory: settings come from the environment, as the broker's do."""
+    return GroupHost(Settings(), os.environ.get(LISTEN, "127.0.0.1:8090"))

@@ -1,0 +1,73 @@
+"""Commits offsets for consumer groups that have no members of Kafka's own protocols: their coordinator is elsewhere."""
+
+# pyright: reportPrivateImportUsage=false
+# (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+
+from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
+from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.errors import LogError
+
+REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
+OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
+
+PERMANENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_METADATA_TOO_LARGE})
+
+
+class GroupInUse(LogError):
+    """Consumers of Kafka's own protocols are members of the group: Kafka takes commits from them alone."""
+
+
+class GroupCommits:
+    """Commits to one Kafka cluster; `bootstrap` and `client_settings` as for `KafkaLog`. Belongs to one loop."""
+
+    def __init__(
+        self, bootstrap: str, client_settings: Mapping[str, str] | None = None, request_timeout_s: float = 10.0
+    ) -> None:
+        check_client_settings(client_settings or {})
+        connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
+        self._admin = Admin(admin_settings(connection), bootstrap, request_timeout_s)
+        self._timeout_s = request_timeout_s
+
+    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
+
+        Raises LogUnavailable; GroupInUse; LogError for lack of rights, or a partition that does not exist.
+        """
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+
+        async def ask() -> None:
+            request = [ConsumerGroupTopicPartitions(group, wanted)]
+            answers = self._admin.client.alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
+            try:
+                _check(await self._admin.answer(answers[group]))
+            except KafkaException as error:
+                self._refuse(group, error)
+                raise
+
+        await self._admin.until_answered(ask, self._timeout_s)
+
+    def _refuse(self, group: str, error: KafkaException) -> None:
+        """Raise what asking again does not change."""
+        code = error.args[0].code()
+        if code in OTHERS:
+            raise GroupInUse(
+                f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "
+                "group.id"
+            ) from error
+        if code in REFUSED:
+            text = f"{text_of(error)} Allow this user Read on the group {group} and on its topics"
+            raise LogError(text) from error
+        if code in PERMANENT:
+            raise LogError(f"Kafka refuses a commit for the group {group}: {text_of(error)}") from error
+
+
+def _check(answer: ConsumerGroupTopicPartitions) -> None:
+    """Raise the error of the first partition that has one."""
+    for each in answer.topic_partitions or []:
+        if each.error is not None:
+            raise KafkaException(each.error)
