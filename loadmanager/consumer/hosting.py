@@ -55,8 +55,8 @@ class GroupHost(Coordinator):
         self._listen = parse_address(listen)
         if not settings.insecure and self._listen[0] not in LOOPBACK:
             raise Invalid(
-                f"{LISTEN}={listen} can be reached from other machines, and anybody may join any group there: listen on "
-                "127.0.0.1, or say LOADMANAGER_INSECURE=true"
+                f"{LISTEN}={listen} can be reached from other machines, and anybody may join any group there: "
+                "listen on 127.0.0.1, or say LOADMANAGER_INSECURE=true"
             )
         self._log = open_log(settings)
         servers = settings.log.partition("//")[2]
