@@ -157,6 +157,7 @@ class GroupConsumer:
             left_s = deadline_s - time.monotonic()
             message = self._next(left_s)
             if message is not None:
+                self._tell()  # of new partitions before their first record
                 return message
             if left_s <= 0 or self._closing:
                 return None
@@ -299,6 +300,8 @@ class GroupConsumer:
             self._kafka.incremental_unassign([TopicPartition(*each) for each in gone])
             self._fetched.difference_update(gone)
         self._progress.end(change.revoked)
+        if self._late is not None and _place(self._late)[0] in change.revoked | change.lost:
+            self._late = None
         if change.lost:
             self._asked -= change.lost
             self._progress.forget(change.lost)
