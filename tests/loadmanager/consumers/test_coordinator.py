@@ -20,6 +20,7 @@ from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.sqlite.log import SqliteLog
+from tests.loadmanager.consumers.running import in_background
 
 GROUP = f"persistent://{NAMESPACE}/billing"
 BROKERS = 3
@@ -108,13 +109,7 @@ async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics) -
     stack.push_async_callback(log.close)
     coordinator = Coordinator(GroupStore(log), topics, time.monotonic, topics_every_s=0.1)
     await coordinator.start()
-    task = asyncio.create_task(coordinator.run())
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.wait([task])
-
-    stack.push_async_callback(end)
+    await stack.enter_async_context(in_background(coordinator.run()))
     return coordinator
 
 

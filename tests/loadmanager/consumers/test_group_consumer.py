@@ -31,6 +31,7 @@ from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from statechannel.adapters.kafka.groups import KafkaGroups
 from statechannel.adapters.sqlite.log import SqliteLog
+from tests.loadmanager.consumers.running import in_background
 from tests.servers import shared_kafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
@@ -127,8 +128,7 @@ async def world(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncGenerator[W
             topics = KafkaTopics(KafkaGroups(kafka, {"broker.address.family": "v4"}), GroupCommits(kafka))
             hosted = Hosted(GroupStore(log), topics, time.monotonic)
             await hosted.start()
-            running = asyncio.create_task(hosted.run())
-            stack.callback(running.cancel)
+            await stack.enter_async_context(in_background(hosted.run()))
             hosted.url = await stack.enter_async_context(served(hosted))
             return hosted
 

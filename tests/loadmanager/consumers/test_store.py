@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from loadmanager.consumers.coordinator.records import (
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore, GroupTable
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.record import Token
+from tests.loadmanager.consumers.running import in_background
 
 G = "persistent://shop/orders/billing"
 FIRST, SECOND, THIRD = (Token(1, 0, offset) for offset in (5, 9, 12))
@@ -93,12 +93,10 @@ async def store(directory: Path) -> AsyncGenerator[GroupStore]:
     await log.start(5)
     found = GroupStore(log)
     await found.start()
-    running = asyncio.create_task(found.run())
     try:
-        yield found
+        async with in_background(found.run()):
+            yield found
     finally:
-        running.cancel()
-        await asyncio.wait([running])
         await log.close()
 
 
