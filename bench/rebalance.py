@@ -1,0 +1,264 @@
+"""What readers of a topic notice when one of them dies, joins or leaves: ours and Kafka's two protocols in one run.
+
+Three consumers in processes of their own read twelve partitions of a real Kafka, under 600 records/s, with equal
+session time-outs. Then one is killed, one joins, one ends in order. *Moved*: from the last record that the former
+reader read to the first of the next one. *Others*: the longest silence of a partition that did not move.
+"""
+
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.figures import emit, median
+from loadmanager.consumer.hosting import KafkaTopics
+from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.store import GroupStore
+from loadmanager.consumers.coordinator.web import served
+from loadmanager.testing import embedded_cluster
+from stack.servers import KafkaServer
+from statechannel.adapters.kafka.group_commits import GroupCommits
+from statechannel.adapters.kafka.groups import KafkaGroups
+from statechannel.adapters.kafka.log import KafkaLog
+
+PROTOCOLS = ("ours", "classic", "consumer")
+PARTITIONS = 12
+RATE_S = 600
+SESSION_S = 6.0
+"""Kafka's least, by default, for its classic protocol; its new one has it from the server."""
+STEADY_S = 4.0
+SETTLED_S = 40.0
+NAMES = {"ours": "ours", "classic": "Kafka, cooperative-sticky", "consumer": "Kafka, consumer protocol"}
+
+
+class EqualKafka(KafkaServer):
+    """With the session time-out that everybody has."""
+
+    def _settings(self) -> dict[str, str]:
+        session_ms, beat_ms = str(int(SESSION_S * 1000)), str(int(SESSION_S * 1000 / 3))
+        return {
+            **super()._settings(),
+            "group.initial.rebalance.delay.ms": "0",
+            "group.consumer.min.session.timeout.ms": session_ms,
+            "group.consumer.session.timeout.ms": session_ms,
+            "group.consumer.min.heartbeat.interval.ms": beat_ms,
+            "group.consumer.heartbeat.interval.ms": beat_ms,
+        }
+
+
+def run(kind: str) -> None:
+    """All figures of this bench; it needs Kafka, whatever `kind` is."""
+    del kind
+    directory = Path(tempfile.mkdtemp(prefix="bench-rebalance-"))
+    kafka = EqualKafka(directory / "kafka")
+    try:
+        kafka.start()
+        asyncio.run(_run(kafka.address))
+    finally:
+        kafka.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run(kafka: str) -> None:
+    async with coordinators(kafka) as admin_urls:
+        for protocol in PROTOCOLS:
+            await _play(protocol, kafka, admin_urls)
+
+
+class _Hosted(Coordinator):
+    url = ""
+
+
+@asynccontextmanager
+async def coordinators(kafka: str) -> AsyncGenerator[list[str]]:
+    """Three brokers that coordinate groups; gives their admin URLs."""
+    async with AsyncExitStack() as stack:
+
+        async def make() -> _Hosted:
+            log = KafkaLog(kafka, topic_prefix="bench.", development=True, replication=1, min_insync=1)
+            await log.start(30)
+            stack.push_async_callback(log.close)
+            hosted = _Hosted(GroupStore(log), KafkaTopics(KafkaGroups(kafka), GroupCommits(kafka)), time.monotonic)
+            await hosted.start()
+            running = asyncio.create_task(hosted.run())
+            stack.callback(running.cancel)
+            hosted.url = await stack.enter_async_context(served(hosted))
+            return hosted
+
+        cluster = await stack.enter_async_context(
+            embedded_cluster(make, brokers=3, namespace="bench/groups", urls=lambda host: {"groups": host.url})
+        )
+        yield cluster.admin_urls
+
+
+class Member:
+    """A consumer's process, and what it read: by partition the times and offsets."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.joining_s = 0.0
+        self.read: dict[int, list[tuple[float, int]]] = {}
+        self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            first, *rest = line.split()
+            if first == b"joining":
+                self.joining_s = float(rest[0])
+            else:
+                self.read.setdefault(int(rest[0]), []).append((float(first), int(rest[1])))
+
+    def reads_since(self, since_s: float) -> set[int]:
+        return {partition for partition, seen in self.read.items() if seen[-1][0] >= since_s}
+
+    async def end(self, number: int) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        await self.process.wait()
+        await self._following
+
+
+class Flow:
+    """Records sent to the topic in turn, all the time, from a thread."""
+
+    def __init__(self, kafka: str, topic: str) -> None:
+        self.sent = Counter[int]()
+        self._stopped = threading.Event()
+        self._producer = Producer({"bootstrap.servers": kafka, "broker.address.family": "v4", "linger.ms": 5})
+        self._topic = topic
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        number, begin_s = 0, time.monotonic()
+        while not self._stopped.is_set():
+            while number < (time.monotonic() - begin_s) * RATE_S:
+                partition = number % PARTITIONS
+                self._producer.produce(self._topic, b"x", partition=partition)
+                self.sent[partition] += 1
+                number += 1
+            self._producer.poll(0)
+            time.sleep(0.005)
+        self._producer.flush(30)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+class Play:
+    """One group under one protocol."""
+
+    def __init__(self, protocol: str, kafka: str, admin_urls: list[str]) -> None:
+        ours = uuid.uuid4().hex[:8]
+        self.protocol, self.kafka = protocol, kafka
+        self.topic = f"rebalance-{ours}"
+        group = f"bench/groups/{ours}" if protocol == "ours" else f"group-{ours}"
+        self._told = {
+            "protocol": protocol, "kafka": kafka, "topic": self.topic, "group": group, "brokers": admin_urls,
+            "session_s": SESSION_S,
+        }  # fmt: skip
+        self.members: list[Member] = []
+
+    async def join(self) -> Member:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.group_member", json.dumps(self._told), stdout=asyncio.subprocess.PIPE
+        )
+        member = Member(process)
+        self.members.append(member)
+        return member
+
+    async def settled(self, *members: Member) -> dict[int, Member]:
+        """Everything is read, evenly, and has been for a while: who reads what."""
+        deadline_s, since_s = time.time() + SETTLED_S, time.time()
+        before: dict[int, Member] = {}
+        while time.time() < deadline_s:
+            await asyncio.sleep(0.1)
+            readers = self._readers(members, time.time() - 0.5)
+            if readers != before:
+                before, since_s = readers, time.time()
+            if len(readers) == PARTITIONS and time.time() - since_s > STEADY_S:
+                return readers
+        raise TimeoutError(f"{self.protocol}: the group does not settle")
+
+    def _readers(self, members: tuple[Member, ...], since_s: float) -> dict[int, Member]:
+        return {partition: member for member in members for partition in member.reads_since(since_s)}
+
+    def moved_s(self, before: Mapping[int, Member], after: Mapping[int, Member], at_s: float) -> list[float]:
+        """For each partition that has another reader: from the last record of the one to the first of the other."""
+        return [
+            after[each].read[each][0][0] - max(seen for seen, _ in before[each].read[each])
+            if after[each].read[each][0][0] >= at_s
+            else next(seen for seen, _ in after[each].read[each] if seen >= at_s)
+            - max(seen for seen, _ in before[each].read[each])
+            for each in before
+            if after[each] is not before[each]
+        ]
+
+    def silence_s(self, before: Mapping[int, Member], after: Mapping[int, Member], at_s: float, to_s: float) -> float:
+        """The longest silence of a partition that has kept its reader."""
+        longest_s = 0.0
+        for partition, member in before.items():
+            if after[partition] is member:
+                seen = [at_s, *(seen for seen, _ in member.read[partition] if at_s <= seen <= to_s), to_s]
+                longest_s = max(longest_s, *(later - earlier for earlier, later in pairwise(seen)))
+        return longest_s
+
+
+async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
+    play = Play(protocol, kafka, admin_urls)
+    admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
+    admin.create_topics([NewTopic(play.topic, PARTITIONS, 1)])[play.topic].result(30)
+    flow = Flow(kafka, play.topic)
+    try:
+        first, second, third = [await play.join() for _ in range(3)]
+        before = await play.settled(first, second, third)
+        killed_s = time.time()
+        await first.end(signal.SIGKILL)
+        after = await play.settled(second, third)
+        _told(play, "killed", before, after, killed_s)
+        fourth = await play.join()
+        before, after = after, await play.settled(second, third, fourth)
+        _told(play, "joins", before, after, fourth.joining_s)
+        waited_s = min(seen[0][0] for seen in fourth.read.values()) - fourth.joining_s
+        emit("rebalance", f"{NAMES[protocol]}: joins, to its first record", waited_s, "s")
+        left_s = time.time()
+        await second.end(signal.SIGTERM)
+        before, after = after, await play.settled(third, fourth)
+        _told(play, "ends", before, after, left_s)
+    finally:
+        flow.stop()
+        await asyncio.sleep(1.0)
+        for member in play.members:
+            await member.end(signal.SIGKILL)
+    seen = Counter((each, offset) for member in play.members for each, its in member.read.items() for _, offset in its)
+    lost = sum(sum(1 for offset in range(sent) if (each, offset) not in seen) for each, sent in flow.sent.items())
+    repeated = sum(times - 1 for times in seen.values())
+    emit("rebalance", f"{NAMES[protocol]}: lost", lost, "records", target="0", met=lost == 0, repeated=repeated)
+
+
+def _told(play: Play, what: str, before: Mapping[int, Member], after: Mapping[int, Member], at_s: float) -> None:
+    moved = play.moved_s(before, after, at_s)
+    details: dict[str, Any] = {"longest_s": round(max(moved), 3), "moved": len(moved)}
+    name = NAMES[play.protocol]
+    emit("rebalance", f"{name}: one {what}, moved partitions are silent", median(moved), "s", **details)
+    silence_s = play.silence_s(before, after, at_s, at_s + SESSION_S + 2)
+    emit("rebalance", f"{name}: one {what}, others are silent at most", silence_s, "s")
