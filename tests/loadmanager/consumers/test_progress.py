@@ -30,7 +30,7 @@ def test_the_first_record_that_is_not_done_is_committed() -> None:
     assert progress.to_commit() == {}
 
 
-def test_a_partition_that_leaves_takes_nothing_and_is_drained_when_all_is_done() -> None:
+def test_a_partition_that_leaves_takes_nothing_and_is_drained_in_the_end() -> None:
     progress = begun(A, B)
     progress.take(A, 0)
     progress.end([A, B])
