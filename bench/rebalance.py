@@ -260,5 +260,5 @@ def _told(play: Play, what: str, before: Mapping[int, Member], after: Mapping[in
     details: dict[str, Any] = {"longest_s": round(max(moved), 3), "moved": len(moved)}
     name = NAMES[play.protocol]
     emit("rebalance", f"{name}: one {what}, moved partitions are silent", median(moved), "s", **details)
-    silence_s = play.silence_s(before, after, at_s, at_s + SESSION_S + 2)
+    silence_s = play.silence_s(before, after, at_s, min(at_s + SESSION_S + 2, time.time() - 0.5))
     emit("rebalance", f"{name}: one {what}, others are silent at most", silence_s, "s")

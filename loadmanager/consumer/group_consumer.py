@@ -36,6 +36,7 @@ from statechannel.law.bundle import Key
 LONGEST_WAIT_S = 3.0
 """How long a heartbeat waits for news; shorter than an attempt of the client may take."""
 RETRY_S = 0.2
+READY_S = 3.0
 CLOSE_S = 5.0
 
 Told = Callable[[list[Partition]], object]
@@ -242,6 +243,7 @@ class GroupConsumer:
         try:
             async with HttpRouter(Router(self._brokers, credentials=self._credentials), protocol=PROTOCOL) as http:
                 client = GroupClient(http, self.group)
+                await asyncio.to_thread(self._get_ready)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._commit_on(client))
                     group.create_task(self._beat_on(client))
@@ -250,6 +252,11 @@ class GroupConsumer:
             with self._news:
                 self._failed = _first(errors)
                 self._news.notify_all()
+
+    def _get_ready(self) -> None:
+        """Have Kafka's client find out where the group's offsets are: else partitions that we get wait for that."""
+        with suppress(KafkaException):
+            self._kafka.committed([TopicPartition(self._subscription.topics[0], 0)], timeout=READY_S)
 
     async def _beat_on(self, client: GroupClient) -> None:
         """Heartbeats, each of which waits for news until we have some ourselves."""
