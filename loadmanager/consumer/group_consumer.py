@@ -254,8 +254,13 @@ class GroupConsumer:
                 self._news.notify_all()
 
     def _get_ready(self) -> None:
-        """Have Kafka's client find out where the group's offsets are: else partitions that we get wait for that."""
+        """Have Kafka's client find the partitions' leaders and the group's offsets before we join.
+
+        Else what moves to us is silent for a second.
+        """
         with suppress(KafkaException):
+            for topic in self._subscription.topics:
+                self._kafka.list_topics(topic, timeout=READY_S)
             self._kafka.committed([TopicPartition(self._subscription.topics[0], 0)], timeout=READY_S)
 
     async def _beat_on(self, client: GroupClient) -> None:
