@@ -23,7 +23,6 @@ from loadmanager.consumers.allocation.bringing_home import unneeded
 from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
 
-NAME = "WEIGHTED_STICKY"
 IDLE_SHARE = 0.1
 """What a queue weighs at least, as a share of the mean: idle queues are divided too."""
 TARGETS = 8

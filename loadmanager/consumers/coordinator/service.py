@@ -49,6 +49,8 @@ class Admits(Protocol):
 
     def admit(self, topic: str, timeout_s: float = ...) -> AbstractAsyncContextManager[Admitted]: ...
 
+    def claim(self, topic: str) -> Admitted | None: ...
+
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool: ...
 
 
@@ -142,7 +144,7 @@ class Coordinator:
             answer = hosted.group.heartbeat(member, beat, self._now_ms())
             if unknown:
                 self._look.set()
-            await self._written(name, hosted)
+            await self._promised(name, hosted)
         if isinstance(answer, Refusal) or not wait_s or _has_news(answer, beat):
             return answer
         await self._wait_for_news(name, hosted, member, beat, wait_s)
@@ -157,7 +159,7 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             hosted.group.leave(member, self._now_ms())
-            await self._written(name, hosted)
+            await self._promised(name, hosted)
 
     async def commit(
         self, name: str, member: str, epoch: int, revision: int, offsets: Mapping[Partition, int]
@@ -169,7 +171,7 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             refused = hosted.group.refusals(member, epoch, revision, offsets)
-            await self._written(name, hosted)
+            await self._promised(name, hosted)
             allowed = {partition: offset for partition, offset in offsets.items() if partition not in refused}
             if allowed:
                 await self._topics.commit(name, allowed)
@@ -191,14 +193,14 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             hosted.group.configure(settings, self._now_ms())
-            await self._written(name, hosted)
+            await self._promised(name, hosted)
 
     async def rebalance(self, name: str, weights: Mapping[Partition, float] | None = None) -> None:
         """Ask the strategy anew, with rates or lags if they are given. Raises as `heartbeat`."""
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim, create=False)
             hosted.group.rebalance(weights, self._now_ms())
-            await self._written(name, hosted)
+            await self._promised(name, hosted)
 
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
@@ -280,6 +282,16 @@ class Coordinator:
         if entries:
             hosted.tell()
         await self._store.write(name, hosted.token, entries)
+
+    async def _promised(self, name: str, hosted: _Hosted) -> None:
+        """As `_written`; and while that was read back the bundle was still ours, so every later owner sees it.
+
+        The fence of a later owner stops us only in groups that it knew. Raises Fenced, NotServing.
+        """
+        await self._written(name, hosted)
+        claim = self.broker.claim(name)
+        if claim is None or claim.token != hosted.token:
+            raise NotServing(f"{hosted.bundle} is not served here any more")
 
     async def _wait_for_news(self, name: str, hosted: _Hosted, member: str, beat: Beat, wait_s: float) -> None:
         with suppress(TimeoutError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
@@ -20,6 +21,7 @@ from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.law.bundle import even_boundaries, tile
 from tests.loadmanager.consumers.running import in_background
 
 GROUP = f"persistent://{NAMESPACE}/billing"
@@ -246,6 +248,34 @@ async def test_settings_of_a_group_outlive_a_move(world: World) -> None:
         while (world.reads("a"), world.reads("b")) != ([0, 2, 4], [1, 3, 5]):
             for name in "ab":
                 await world.beat(name)
+
+
+class Paused:
+    """A broker that admits a request, and has lost the bundle when the answer is due."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+
+    @asynccontextmanager
+    async def admit(self, topic: str, timeout_s: float = 5.0) -> AsyncGenerator[Claim]:
+        yield self._claim
+
+    def claim(self, topic: str) -> None:
+        return None
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
+        return True
+
+
+async def test_nothing_is_promised_for_a_new_group_once_the_bundle_is_lost(tmp_path: Path) -> None:
+    """A later owner that took the bundle before the group was written does not know it, and fences nobody off."""
+    async with AsyncExitStack() as stack:
+        coordinator = await running(stack, tmp_path, KnownTopics())
+        claim = Claim(tile(NAMESPACE, even_boundaries(1))[0], Token(1, 0, 7))
+        coordinator.attached(Paused(claim))
+        await coordinator.acquire(claim.bundle, claim.token, None)
+        with pytest.raises(NotServing, match="not served here any more"):
+            await coordinator.heartbeat(GROUP, "a", Beat(Subscription(("orders",))))
 
 
 async def test_a_group_that_nobody_joined_is_not_found(world: World) -> None:
