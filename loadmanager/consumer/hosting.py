@@ -38,6 +38,11 @@ class KafkaTopics:
         self._offsets = offsets
         self._commits = commits
 
+    @property
+    def offsets(self) -> GroupOffsets:
+        """As `Topics` says."""
+        return self._offsets
+
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """As `Topics` says."""
         return await self._offsets.queues(frozenset(topics))

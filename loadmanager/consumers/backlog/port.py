@@ -39,6 +39,11 @@ class GroupOffsets(Protocol):
         """The first offset that each queue still has; queues of which it is not known are left out."""
         ...
 
+    async def since(self, queues: Mapping[str, Collection[int]], at_ms: int) -> ByQueue:
+        """The offset of the first record of each queue that was stored at this time (milliseconds since 1970) or later;
+        queues without such a record are left out."""
+        ...
+
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
         """When the record at an offset of a queue, or else the next one, was stored: by topic and queue.
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from loadmanager.client.redirection import NotServing
+from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
@@ -56,6 +57,11 @@ class Admits(Protocol):
 
 class Topics(Protocol):
     """Where the partitions are."""
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        """What Kafka knows of its groups and topics."""
+        ...
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
@@ -100,10 +106,13 @@ class Coordinator:
     """
 
     broker: Admits
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where everything here runs: set by `attached`, or by `start`."""
 
     def attached(self, broker: Admits) -> None:
-        """Coordinate the groups of this broker's bundles."""
+        """Coordinate the groups of this broker's bundles. Called on the service's loop."""
         self.broker = broker
+        self.loop = asyncio.get_running_loop()
 
     def __init__(
         self, store: GroupStore, topics: Topics, clock_s: Callable[[], float], topics_every_s: float = TOPICS_EVERY_S
@@ -121,6 +130,7 @@ class Coordinator:
 
     async def start(self) -> None:
         """Open the store. Raises LogUnavailable, TopicMismatch; may be tried again."""
+        self.loop = asyncio.get_running_loop()
         await self._store.start()
 
     async def run(self) -> None:
@@ -129,6 +139,11 @@ class Coordinator:
             group.create_task(self._store.run())
             group.create_task(self._expire())
             group.create_task(self._follow_topics())
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        """What Kafka knows of its groups and topics."""
+        return self._topics.offsets
 
     # --- members
 

@@ -91,6 +91,11 @@ class KafkaGroups:
         """The log start offsets; partitions of which it is not known are left out."""
         return await self._asked(lambda: asyncio.to_thread(self._list, queues, EARLIEST))
 
+    async def since(self, queues: Mapping[str, Collection[int]], at_ms: int) -> Mapping[str, Mapping[int, int]]:
+        """The first offsets with this timestamp, in milliseconds, or a later one; partitions without are left out."""
+        spec = OffsetSpec.for_timestamp(at_ms)
+        return await self._asked(lambda: asyncio.to_thread(self._list, queues, spec, some_are_missing=True))
+
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
         """The timestamps of the first records at or after these offsets (topic, partition, offset), in milliseconds.
 
@@ -144,8 +149,13 @@ class KafkaGroups:
         }
         return {name: len(partitions) for name, partitions in known.items()}, frozenset(leaderless)
 
-    def _list(self, queues: Mapping[str, Collection[int]], spec: OffsetSpec) -> Mapping[str, Mapping[int, int]]:
-        """One kind of offset of many partitions; raises KafkaException if not even one has an answer."""
+    def _list(
+        self, queues: Mapping[str, Collection[int]], spec: OffsetSpec, *, some_are_missing: bool = False
+    ) -> Mapping[str, Mapping[int, int]]:
+        """One kind of offset of many partitions; raises KafkaException if not even one has an answer.
+
+        With `some_are_missing` no partition needs to have such an offset, and each must answer.
+        """
         led = [(topic, number) for topic, numbers in queues.items() for number in numbers]
         if self._leaderless:
             led = [place for place in led if place not in self._leaderless]
@@ -162,9 +172,9 @@ class KafkaGroups:
                     found.setdefault(topic, {})[number] = offset
                 elif isinstance(error, KafkaException):
                     failed = error
-        if failed is not None and (not found or failed.args[0].code() in REFUSED):
+        if failed is not None and (not found or some_are_missing or failed.args[0].code() in REFUSED):
             raise failed
-        if led and not found:
+        if led and not found and not some_are_missing:
             raise LogUnavailable("Kafka did not answer with the offsets of any partition; try again")
         return found
 

@@ -22,6 +22,7 @@ from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import even_boundaries, tile
+from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
 from tests.loadmanager.consumers.running import in_background
 
 GROUP = f"persistent://{NAMESPACE}/billing"
@@ -36,6 +37,7 @@ class KnownTopics:
         self.blind = 0
         """So many times nothing is seen."""
         self.committed: dict[Partition, int] = {}
+        self.offsets = MemoryOffsets()
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         if self.blind:

@@ -19,6 +19,7 @@ from loadmanager.consumers.coordinator.web import served
 from loadmanager.testing import NAMESPACE, embedded_cluster
 from statechannel.adapters.kafka.group_commits import GroupInUse
 from statechannel.adapters.sqlite.log import SqliteLog
+from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
 from tests.loadmanager.consumers.running import in_background
 
 GROUP = f"/v1/groups/{NAMESPACE}/billing"
@@ -29,6 +30,7 @@ class Topics:
     """One topic. Commits of a group that Kafka has members of are refused."""
 
     in_use = False
+    offsets = MemoryOffsets()
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         return {topic: 2 for topic in topics if topic == "orders"}

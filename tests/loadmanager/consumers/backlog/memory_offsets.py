@@ -18,6 +18,7 @@ class MemoryOffsets:
         self.begins_asked: Mapping[str, Collection[int]] = {}
         self.times_asked: Sequence[tuple[str, int, int]] = ()
         self.places_looked_at: Sequence[tuple[str, int, int, int]] = ()
+        self.first_since: dict[tuple[str, int], int] = {}
         self.gaps: frozenset[int] | range = frozenset()
         self.in_time = True
         self.failure: LogError | None = None
@@ -46,6 +47,14 @@ class MemoryOffsets:
         self.begins_asked = queues
         return {
             topic: {number: self.topics[topic][number][0] for number in numbers} for topic, numbers in queues.items()
+        }
+
+    async def since(self, queues: Mapping[str, Collection[int]], at_ms: int) -> Mapping[str, Mapping[int, int]]:
+        """Whatever the time is: `first_since`."""
+        self._answer()
+        return {
+            topic: {n: self.first_since[topic, n] for n in numbers if (topic, n) in self.first_since}
+            for topic, numbers in queues.items()
         }
 
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
