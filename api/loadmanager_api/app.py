@@ -33,12 +33,14 @@ from loadmanager_api.openapi import OPTIONAL, complete, operation_id
 from loadmanager_api.request_counts import Counted
 from loadmanager_api.routes import (
     audit,
+    backlog,
     balancing,
     brokers,
     channel,
     dashboard,
     described,
     explain,
+    groups,
     history,
     load_history,
     lookups,
@@ -105,7 +107,7 @@ def routes_of_all() -> FastAPI:
         own_bundles,
         *(own_brokers, channel, history, watch, tasks, balancing, plans, policies, pulsar_policies, explain),
         operations,
-        *(splitting, load_history),
+        *(splitting, load_history, groups, backlog),
     ):
         app.include_router(routes.router)
     app.include_router(pulsar_policies.first)

@@ -22,6 +22,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.access import Access
 from loadmanager_api.draining import Draining
+from loadmanager_api.groups.backlogs import Backlogs
 from loadmanager_api.http_counts import HttpCounts
 from loadmanager_api.long_work import Attempts
 from loadmanager_api.relay import Relays
@@ -34,8 +35,8 @@ KEPT = "loadmanager.kept"
 class Kept(msgspec.Struct, frozen=True):
     """State of one broker's endpoints between requests.
 
-    All of it belongs to the control loop, except the first two fields, the counts of requests, `attempts`, `relays` and
-    `access` (None: anybody may do anything). When `closing` is set, answers without an end stop.
+    All of it belongs to the control loop, except the first two fields, the counts of requests, `attempts`, `relays`,
+    `backlogs` and `access` (None: anybody may do anything). When `closing` is set, answers without an end stop.
     """
 
     handover: Handover
@@ -49,6 +50,7 @@ class Kept(msgspec.Struct, frozen=True):
     counts: HttpCounts
     requests: Requests
     attempts: Attempts
+    backlogs: Backlogs
     access: Access | None = None
 
     @classmethod
@@ -69,6 +71,7 @@ class Kept(msgspec.Struct, frozen=True):
             HttpCounts(),
             Requests(),
             Attempts(),
+            Backlogs(node),
             access,
         )
         if access is not None:

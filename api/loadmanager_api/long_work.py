@@ -47,8 +47,8 @@ _log = logging.getLogger("loadmanager")
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("loadmanager.attempt", default=None)
 """What the present request asks for; None: neither of the two."""
 
-DRAIN = "/drain"
-"""Routes below which another broker may have to be asked (307); they answer at once anyway."""
+ONE_BROKERS = re.compile(r"^/v1/groups/|/drain$")
+"""Paths at which another broker may have to be asked (307): they are answered when that is known."""
 
 Handle = Callable[[], Awaitable[Response]]
 
@@ -101,7 +101,7 @@ class Attempt:
         self._cancelled = False
         self._digest = ""
         at_once = _prefers_async(request.headers.getlist(PREFER_HEADER))
-        self.waits = not at_once or request.url.path.endswith(DRAIN)
+        self.waits = not at_once or ONE_BROKERS.search(request.url.path) is not None
         given = request.headers.get(KEY_HEADER)
         match = None if given is None else _KEY.fullmatch(given.strip())
         if given is not None and match is None:

@@ -60,6 +60,7 @@ _NAMESPACES = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = "/v1/bundles/{tenant}/{namespace}/{hash_range}"
 _TOPIC = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
 _CLUSTER = "/admin/v2/clusters/{cluster}"
+_GROUP = "/v1/groups/{tenant}/{namespace}/{consumer_group}"
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     # lookups
@@ -135,6 +136,16 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "/v1/splitting": {"GET": _SEE},
     "/v1/splitting/{tenant}/{namespace}/{hash_range}": {"GET": _SEE_NAMESPACE},
     "/v1/watch": {"GET": _SEE_QUERIED},
+    # consumer groups
+    "/v1/groups": {"GET": _SEE},
+    _GROUP: {"GET": _SEE_NAMESPACE, "PATCH": _OPERATE_NAMESPACE},
+    f"{_GROUP}/members": {"GET": _SEE_NAMESPACE},
+    f"{_GROUP}/rebalances": {"GET": _SEE_NAMESPACE},
+    f"{_GROUP}/rebalance": {"POST": _OPERATE_NAMESPACE},
+    f"{_GROUP}/offsets": {"PUT": _OPERATE_NAMESPACE},
+    "/v1/backlog": {"GET": _SEE},
+    "/v1/backlog/topics": {"GET": _SEE},
+    "/v1/backlog/partitions": {"GET": _SEE},
     # balancing
     "/v1/balancing": {"GET": _SEE},
     "/v1/balancing/pause": {"POST": _OPERATE_NAMED},

@@ -91,6 +91,8 @@ def _in_namespace(node: Node, namespace: str, given: Given) -> About:
             bundle = Bundle.of(namespace, bounds) if "_" in bounds else None  # not for LARGEST, HOT
             state = None if bundle is None else _bundle(node, bundle)
             return About(f"{namespace}/{bounds}", namespace, state)
+        case {"consumer_group": name}:
+            return About(f"{namespace}/{name}", namespace)
         case {"group": _}:
             return msgspec.structs.replace(_policy(node, Kind.NAMESPACE, namespace), namespace=namespace)
         case _:

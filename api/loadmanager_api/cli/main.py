@@ -40,6 +40,11 @@ COMMANDS = {
         "explain",
         "Explain why a bundle is where it is, or why a broker has what it has.",
     ),
+    "groups": (
+        "loadmanager_api.cli.groups",
+        "groups",
+        "Show consumer groups and their backlog; reset offsets.",
+    ),
     "history": (
         "loadmanager_api.cli.load_history.group",
         "history",

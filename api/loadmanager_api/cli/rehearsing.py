@@ -22,6 +22,7 @@ _NEEDED = (
     (re.compile(r"/admin/v2/(?:non-)?persistent/([^/]+/[^/]+)/[^/]+(?:/\w+)?"), "/admin/v2/namespaces/{}/bundles"),
     (re.compile(r"/v1/brokers/([^/]+)/drain"), "/v1/brokers/{}"),
     (re.compile(r"/v1/plans/([^/]+)/\w+"), "/v1/plans/{}"),
+    (re.compile(r"(/v1/groups/[^/]+/[^/]+/[^/]+)/rebalance"), "{}"),
     (re.compile(r"(/v1/config/[^/]+)"), "{}"),
     (re.compile(r"/admin/v2/brokers/configuration/([^/]+)(?:/.*)?"), "/v1/config/{}"),
 )

@@ -56,6 +56,12 @@ def topics(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     return _beginning((each if full else each.partition("://")[2] for each in found), incomplete)
 
 
+def groups(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Consumer groups that brokers coordinate."""
+    found = _ask(_remote(ctx), "/v1/groups?coordinated=true") or ()
+    return _beginning((each["group"] for each in found), incomplete)
+
+
 def _followed_by_slash(ctx: click.Context, incomplete: str, domain: str = "") -> list[CompletionItem]:
     found = namespaces(ctx, incomplete.removeprefix(domain))
     return [CompletionItem(f"{domain}{item.value}/") for item in found]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from prometheus_client.metrics_core import Metric
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import open_group_offsets
 from loadmanager.consumers.backlog.forecast import Forecast, Window
+from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import BacklogReader
 from loadmanager.consumers.backlog.sums import GroupBacklog
@@ -40,8 +42,8 @@ class Read(msgspec.Struct, frozen=True):
     forecast: Forecast
 
 
-Wanted = tuple[str, tuple[str, ...], int]
-"""A group, topics (none: all of the group), and of how many queues the ages are read."""
+Wanted = tuple[str, str | None, int]
+"""A group, a topic (None: all of the group), and of how many queues the ages are read."""
 
 
 class Backlogs:
@@ -57,9 +59,9 @@ class Backlogs:
         """The names of all groups in Kafka, in order. Raises Unavailable; Invalid if the log is not on Kafka."""
         return await self._asked(lambda reader: reader.groups())
 
-    async def read(self, group: str, topics: Sequence[str] = (), ages: int = 0) -> Read:
+    async def read(self, group: str, topic: str | None = None, ages: int = 0) -> Read:
         """As `BacklogReader.read`, at most `FRESH_S` old. Raises as it does; Invalid if the log is not on Kafka."""
-        wanted = (group, tuple(sorted(set(topics))), ages)
+        wanted = (group, topic, ages)
         until_s, task = self._reads.get(wanted, (0.0, None))
         if task is None or time.monotonic() >= until_s:
             task = asyncio.create_task(self._read(wanted))
@@ -67,8 +69,15 @@ class Backlogs:
             task.add_done_callback(lambda done: self._settle(wanted, done))
         return await asyncio.shield(task)
 
+    def metrics(self) -> Iterator[Metric]:
+        """Of the groups that this broker coordinates, as it read them last; no request to Kafka."""
+        coordinator = coordinator_of(self._node)
+        if coordinator is not None:
+            yield from backlog_metrics(coordinator.backlogs, self._node.world.wall_ms())
+
     async def _read(self, wanted: Wanted) -> Read:
-        group, topics, ages = wanted
+        group, topic, ages = wanted
+        topics = () if topic is None else (topic,)
         backlog = await self._asked(lambda reader: reader.read(group, topics, ages=ages))
         at_ms = self._node.world.wall_ms()
         window = self._windows.get(wanted) or Window(WINDOW_S)

@@ -205,4 +205,5 @@ async def metrics(request: Request) -> Response:
     scraped = await handover.ask(these.metrics.scraped, first=True)
     refused = these.access.refused if these.access is not None else {}
     own = http_metrics(these.counts, handover, refused)
-    return Response(encode(scraped.and_also((*own, *these.requests.metrics()))), media_type=content_type)
+    more = (*own, *these.requests.metrics(), *these.backlogs.metrics())
+    return Response(encode(scraped.and_also(more)), media_type=content_type)

@@ -25,6 +25,7 @@ from typing import Self
 
 import msgspec
 
+from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.messages import VERSIONS, Answer, Beat, Refusal, View, Why, check
 from loadmanager.consumers.coordinator.records import (
     GroupRecord,
@@ -41,7 +42,7 @@ from loadmanager.consumers.coordinator.records import (
     key_of,
     listed,
 )
-from loadmanager.consumers.coordinator.targets import Situation, Targets, check_strategy
+from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy
 from statechannel.law.record import Token
 
 SLACK_MS, DRIFT = 100, 0.01
@@ -173,6 +174,20 @@ class Group:
         """Ask the strategy anew, with these rates or lags."""
         self._weights = weights
         self._retarget(now_ms)
+
+    def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> bool:
+        """Know what the partitions weigh from now on. Whether the group was divided anew for that: only if nothing
+        moves, one member has much more to read than the others, and the strategy helps."""
+        self._weights = weights
+        if self.settings.mode is Mode.CLIENT or self.settings.strategy != WEIGHTED:
+            return False
+        moves = any(self._targets.of(each) != holder for each, holder in self._holders.items())
+        if moves or not is_uneven(weights, self._holders, self.members):
+            return False
+        if not self._targets.would_change(Situation(self.members, self._known_topics(), weights)):
+            return False
+        self._retarget(now_ms)
+        return True
 
     # --- answers
 

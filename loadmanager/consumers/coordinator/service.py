@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
@@ -17,17 +17,21 @@ import msgspec
 
 from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.backlog.port import GroupOffsets
+from loadmanager.consumers.backlog.reading import BacklogReader
+from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.lag_watch import LagWatch, Reading
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
-from loadmanager.errors import NotFound
+from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
 
 TICK_S = 0.1
 TOPICS_EVERY_S = 5.0
+LAG_EVERY_S = 10.0
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
@@ -115,7 +119,12 @@ class Coordinator:
         self.loop = asyncio.get_running_loop()
 
     def __init__(
-        self, store: GroupStore, topics: Topics, clock_s: Callable[[], float], topics_every_s: float = TOPICS_EVERY_S
+        self,
+        store: GroupStore,
+        topics: Topics,
+        clock_s: Callable[[], float],
+        topics_every_s: float = TOPICS_EVERY_S,
+        lag_every_s: float = LAG_EVERY_S,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -126,6 +135,10 @@ class Coordinator:
         self._sizes: dict[str, int] = {}
         self._missed: dict[str, int] = {}
         self._look = asyncio.Event()
+        self._lag = LagWatch()
+        self._lag_every_s = lag_every_s
+        self.backlogs: Sequence[GroupBacklog] = ()
+        """Of the groups that are coordinated here and have members, as they were read last."""
         self._sampled_s = clock_s()
 
     async def start(self) -> None:
@@ -139,6 +152,7 @@ class Coordinator:
             group.create_task(self._store.run())
             group.create_task(self._expire())
             group.create_task(self._follow_topics())
+            group.create_task(self._watch_lag())
 
     @property
     def offsets(self) -> GroupOffsets:
@@ -217,6 +231,10 @@ class Coordinator:
             hosted.group.rebalance(weights, self._now_ms())
             await self._promised(name, hosted)
 
+    async def lags(self, name: str) -> Mapping[Partition, float]:
+        """How many records wait in each partition that the group has an offset in. Raises Unavailable, NotFound."""
+        return (await self._read_backlog(name)).lags
+
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
         return iter(self._store.table)
@@ -251,7 +269,7 @@ class Coordinator:
         self._drop(bundle)
 
     def load(self) -> Mapping[Bundle, BundleLoad]:
-        """Groups as keys, members as sessions, heartbeats as messages."""
+        """Groups as keys, members as sessions, heartbeats as messages in, and what members read as messages out."""
         now_s = self._clock_s()
         window_s, self._sampled_s = max(now_s - self._sampled_s, 0.001), now_s
         found = dict.fromkeys(self._bundles, BundleLoad())
@@ -262,6 +280,7 @@ class Coordinator:
                 keys=so_far.keys + 1,
                 sessions=so_far.sessions + len(hosted.group.members),
                 in_rate_msg_s=so_far.in_rate_msg_s + hosted.beats / window_s,
+                out_rate_msg_s=so_far.out_rate_msg_s + self._lag.consumed_per_s(hosted.group.name),
             )
             hosted.beats = 0
         return found
@@ -355,6 +374,32 @@ class Coordinator:
         for name, hosted in tuple(self._hosted.items()):
             hosted.group.set_topics(self._sizes, self._now_ms())
             await self._publish(name, hosted)
+
+    async def _watch_lag(self) -> None:
+        while True:
+            await asyncio.sleep(self._lag_every_s)
+            for name, hosted in tuple(self._hosted.items()):
+                if hosted.group.members:
+                    with suppress(NotFound):  # nothing was committed yet
+                        await self._see_lag(name, hosted)
+            self._lag.keep(set(self._hosted))
+            self.backlogs = self._lag.backlogs()
+
+    async def _see_lag(self, name: str, hosted: _Hosted) -> None:
+        try:
+            self._lag.add(name, await self._read_backlog(name))
+        except Unavailable as error:
+            _log.warning("%s: the backlog cannot be read: %s", name, error)
+            return
+        weights = self._lag.weights(name)
+        if weights is not None and self._hosted.get(name) is hosted and hosted.group.weigh(weights, self._now_ms()):
+            _log.info("%s: is divided anew, since one member has much more to read than the others", name)
+            await self._publish(name, hosted)
+
+    async def _read_backlog(self, name: str) -> Reading:
+        backlog = await BacklogReader(self.offsets, asyncio.to_thread).read(name.partition("://")[2])
+        now_s = self._clock_s()
+        return await asyncio.to_thread(Reading.of, now_s, backlog)
 
     async def _publish(self, name: str, hosted: _Hosted) -> None:
         """As `_written`, where nobody waits for it."""

@@ -85,6 +85,10 @@ class Targets:
         self._known = situation
         return changed
 
+    def would_change(self, situation: Situation) -> bool:
+        """Whether the strategy, which is not STICKY, moves anything now."""
+        return _whole(self._strategy, situation, self._target) != self._target
+
     def replace(self, target: Mapping[Partition, str]) -> set[Partition]:
         """Take a target that somebody else made; the partitions that changed."""
         self._sticky = None

@@ -54,6 +54,13 @@ class Members:
         return list(self.last[name].partitions.get("orders", ()))
 
 
+def settle(members: Members) -> None:
+    """Two members, each of which reads its part."""
+    for _ in range(3):
+        members.beat("a")
+        members.beat("b")
+
+
 def records_of(group: Group) -> dict[str, Record]:
     """All that a new owner finds in the log."""
     again = Group.restored(NAME, {}, 0)
@@ -292,6 +299,30 @@ def test_weights_count_for_the_weighted_strategy() -> None:
     for name in ("a", "b", "a", "b", "a", "b"):
         members.beat(name)
     assert sorted(len(members.reads(name)) for name in "ab") == [1, 5]
+
+
+def test_a_group_is_divided_anew_for_its_lag_only_if_that_helps() -> None:
+    members = Members(4, Settings(strategy="WEIGHTED_STICKY"))
+    settle(members)
+    generation = members.group.generation
+    heavy = [("orders", number) for number in members.reads("a")]
+    assert not members.group.weigh(dict.fromkeys(heavy[:1], 9.0), 1), "one partition is as heavy elsewhere"
+    assert not members.group.weigh({("orders", number): 1.0 for number in range(4)}, 1)
+    assert members.group.generation == generation, "nobody is told of what changes nothing"
+    assert members.group.weigh(dict.fromkeys(heavy, 9.0), 1)
+    assert not members.group.weigh(dict.fromkeys(heavy, 9.0), 1), "it moves already"
+    for _ in range(3):
+        members.beat("a")
+        members.beat("b")
+    assert [len({number for _, number in heavy} & set(members.reads(name))) for name in "ab"] == [1, 1]
+    assert not members.group.weigh(dict.fromkeys(heavy, 9.0), 1)
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(Mode.CLIENT, "WEIGHTED_STICKY")], ids=["STICKY", "client"])
+def test_lag_moves_nothing_where_it_does_not_count(settings: Settings) -> None:
+    members = Members(4, settings)
+    settle(members)
+    assert not members.group.weigh({("orders", number): 9.0 for number in members.reads("a")}, 1)
 
 
 def test_members_that_divide_themselves_never_share_a_partition() -> None:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from loadmanager.broker.wiring import open_group_offsets
 from loadmanager.consumers.backlog.figures import Figure
 from loadmanager.consumers.backlog.filtering import FilteredBacklog, Record
+from loadmanager.consumers.backlog.positions import Position, Step, resolve
 from loadmanager.consumers.backlog.reading import BacklogReader
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample
 from loadmanager.errors import NotFound, Unavailable
@@ -104,6 +105,18 @@ async def test_a_plain_group_has_a_lag_with_its_age_and_nothing_else(world):
     found = known.sum(NOW_MS)
     assert (found.lag, found.in_flight, found.available) == (Figure(6, 6.0), None, None)
     assert (found.queues, found.uncommitted, found.unknown, found.undated, found.deleted) == (4, 1, 0, 0, 0)
+
+
+async def test_a_time_is_the_first_record_stored_then_or_later(world):
+    topic = world.topic("orders", 3)
+    world.produce(topic, {0: 10, 1: 3})
+    offsets = open_group_offsets(Settings(log=f"kafka://{world.address}"))
+    queues = {topic: range(3)}
+    assert await offsets.since(queues, NOW_MS - 4_500) == {topic: {0: 6, 1: 0}}, "nothing was stored in partition 2"
+    assert await offsets.since(queues, NOW_MS) == {}, "nothing was stored since"
+    committed = {topic: {0: 9, 1: 1, 2: 0}}
+    steps = await resolve(Position.parse("2023-11-14T22:13:16Z"), offsets, queues, committed)
+    assert steps == {(topic, 0): Step(9, 6), (topic, 1): Step(1, 0), (topic, 2): Step(0, 0)}
 
 
 async def test_ages_are_read_only_where_asked(world):

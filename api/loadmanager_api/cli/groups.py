@@ -1,0 +1,232 @@
+"""`loadmanager groups`: consumer groups, their members, backlog and rebalances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, ask_all, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.names import NameType, segment
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
+from loadmanager_api.cli.printing import age, done, show, show_pairs
+from loadmanager_api.cli.remote import Remote
+from statechannel.law.bundle import Key
+
+GROUP = NameType("group", Key.parse, "groups")
+STRATEGIES = ("STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+_COORDINATED = click.argument("group", metavar="TENANT/NAMESPACE/GROUP", type=GROUP)
+
+
+@click.group(cls=Group)
+def groups() -> None:
+    """Show consumer groups and their backlog; divide partitions anew, reset offsets."""
+
+
+@groups.command("list")
+@click.option("-c", "--coordinated", is_flag=True, help="Only groups that brokers coordinate, not Kafka's own.")
+@shows
+def list_(remote: Remote, coordinated: bool) -> None:
+    """List consumer groups: those that brokers coordinate, and Kafka's own."""
+    found = run(ask_all(remote, "/v1/groups", {"coordinated": "true" if coordinated else None}))
+    rows = [(each["group"], "broker" if each["coordinated"] else "Kafka") for each in found]
+    show(remote, found, ("group", "coordinated by"), rows, empty="no consumer groups")
+
+
+@groups.command()
+@_COORDINATED
+@shows
+def describe(remote: Remote, group: Key) -> None:
+    """Show a group that brokers coordinate, with its members."""
+    found = run(ask(remote, "GET", _path(group)))
+    members = run(ask_all(remote, f"{_path(group)}/members"))
+    if not remote.for_people:
+        show(remote, {**found, "members": members}, (), ())
+        return
+    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving")
+    show_pairs(remote, found, [(name, found[name]) for name in shown])
+    echo("")
+    columns = ("member", "partitions", "giving up", "capacity", "session s", "reads")
+    rows = [
+        (
+            each["member"],
+            _count(each["partitions"]),
+            _count(each["giving_up"]),
+            each["capacity"],
+            each["session_timeout_ms"] / 1000,
+            _ranges(each["partitions"]),
+        )
+        for each in members
+    ]
+    show(remote, members, columns, rows, empty="no members")
+
+
+@groups.command(short_help="Show what waits for a group, of Kafka's own groups too.")
+@click.argument("group")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.  [default: all that the group reads]")
+@click.option("-p", "--partitions", is_flag=True, help="A row for each partition, not for each topic.")
+@click.option(
+    "--ages",
+    type=click.IntRange(0, 1_000),
+    default=0,
+    metavar="N",
+    help="Read how old the first records are, in the N partitions with the largest lags.",
+)
+@shows
+def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: int) -> None:
+    """Show what waits for a group (its group.id), and when it will be gone."""
+    name = group.partition("://")[2] or group
+    query = {"group": name, "topic": topic, "ages": str(ages) if ages else None}
+    total = run(ask(remote, "GET", "/v1/backlog", query=query))
+    rows = run(ask_all(remote, f"/v1/backlog/{'partitions' if partitions else 'topics'}", query))
+    if not remote.for_people:
+        show(remote, {**total, "partitions" if partitions else "topics": rows}, (), ())
+        return
+    place = ("topic", "partition", "consumer", "end") if partitions else ("topic", "queues")
+    columns = (*place, "lag", "oldest", "deleted", "uncommitted", "unknown")
+    cells = [
+        (*(each[name] for name in place), _messages(each), _oldest(each), *(each[name] for name in columns[-3:]))
+        for each in rows
+    ]
+    show(remote, rows, columns, cells, empty="the group has no offsets")
+    forecast = total["forecast"]
+    when = "" if forecast["drain_s"] is None else f" in {forecast['drain_s']:.0f} s"
+    outlook = {"drains": f"gone{when}", "never": "never gone", "unknown": "forecast unknown", "empty": "nothing waits"}
+    echo(f"\n{total['messages']} records wait; {outlook[forecast['outlook']]}: {forecast['why']}")
+
+
+@groups.command()
+@_COORDINATED
+@click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")
+@changes
+def rebalance(remote: Remote, group: Key, by_lag: bool) -> None:
+    """Divide the partitions of a group anew."""
+    run(ask(remote, "POST", f"{_path(group)}/rebalance", body={"by_lag": by_lag}))
+    done(remote, f"{group} is divided anew; groups rebalances shows what moves", group=str(group))
+
+
+@groups.command()
+@_COORDINATED
+@shows
+def rebalances(remote: Remote, group: Key) -> None:
+    """Show the last rebalances of a group: why, what moved, and how long partitions paused."""
+    found = run(ask_all(remote, f"{_path(group)}/rebalances"))
+    columns = ("ago", "why", "members", "moved", "kept", "balance", "settled ms", "longest pause ms", "of")
+    rows = [
+        (
+            age(each["at_ms"]),
+            each["why"],
+            each["members"],
+            each["moved"],
+            each["kept"],
+            f"{each['balance_degree']:.2f}",
+            "going on" if each["settled_ms"] is None else each["settled_ms"],
+            each["pause_max_ms"],
+            each["worst"],
+        )
+        for each in found
+    ]
+    show(remote, found, columns, rows, empty="no rebalances")
+
+
+@groups.command("reset-offsets", short_help="Let a group go on reading elsewhere, while it runs.")
+@_COORDINATED
+@click.option(
+    "--to",
+    required=True,
+    metavar="POSITION",
+    help="earliest, latest, an offset (42), records forward or back (+10, -10), or a time (2030-01-31T12:00:00Z).",
+)
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.  [default: all that the group reads]")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Only this partition of --topic; repeatable.",
+)
+@click.option(
+    "--stop-timeout",
+    "stop_s",
+    type=click.FloatRange(0.1, 600),
+    default=60.0,
+    metavar="SECONDS",
+    help="So long members may take to stop reading there.  [default: 60]",
+)
+@disrupts
+def reset_offsets(
+    remote: Remote, group: Key, to: str, topic: str | None, partitions: tuple[int, ...], stop_s: float
+) -> None:
+    """Let a group go on reading elsewhere, while it runs. Its members stop reading there, and go on by themselves."""
+    if partitions and topic is None:
+        raise click.UsageError("--partition is of one topic: name it with --topic")
+    confirm(remote, f"This lets {group} skip records, or read them again")
+    body = {"to": to, "topic": topic, "partitions": list(partitions) or None, "timeout_s": stop_s}
+    found = run(ask(remote, "PUT", f"{_path(group)}/offsets", body=body, previews=True))
+    columns = ("topic", "partition", "before", "after")
+    rows = [tuple(each[name] for name in columns) for each in found["steps"]]
+    show(remote, found, columns, rows)
+    if remote.for_people:
+        would = "would " if found["dry_run"] else ""
+        echo(
+            f"\n{found['group']} {would or ''}{'skip' if would else 'skips'} {found['skipped']} records and "
+            f"{'read' if would else 'reads'} {found['again']} again, in {found['partitions']} partitions"
+        )
+
+
+@groups.command("set-strategy")
+@_COORDINATED
+@click.argument("strategy", type=click.Choice(STRATEGIES, case_sensitive=False))
+@changes
+def set_strategy(remote: Remote, group: Key, strategy: str) -> None:
+    """Set how a group's partitions are divided."""
+    run(ask(remote, "PATCH", _path(group), body={"strategy": strategy}))
+    done(remote, f"{group} is divided by {strategy}", group=str(group), strategy=strategy)
+
+
+@groups.command("set-mode")
+@_COORDINATED
+@click.argument("mode", type=click.Choice(["server", "client"]))
+@changes
+def set_mode(remote: Remote, group: Key, mode: str) -> None:
+    """Set who divides a group's partitions: its coordinator (server), or its members (client)."""
+    run(ask(remote, "PATCH", _path(group), body={"mode": mode}))
+    who = "its coordinator" if mode == "server" else "its members"
+    done(remote, f"{group} is divided by {who}", group=str(group), mode=mode)
+
+
+def _path(group: Key) -> str:
+    name = group.full_name.partition("://")[2]
+    return f"/v1/groups/{group.namespace}/{segment(name.removeprefix(group.namespace + '/'))}"
+
+
+def _count(partitions: dict[str, list[int]]) -> int:
+    return sum(len(its) for its in partitions.values())
+
+
+def _ranges(partitions: dict[str, list[int]]) -> str:
+    """`orders 0-2,5; carts 1`."""
+    return "; ".join(f"{topic} {_runs(numbers)}" for topic, numbers in partitions.items())
+
+
+def _runs(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run_)) for run_ in runs)
+
+
+def _messages(row: dict[str, Any]) -> int | None:
+    return None if row["lag"] is None else row["lag"]["messages"]
+
+
+def _oldest(row: dict[str, Any]) -> str | None:
+    latency_s = None if row["lag"] is None else row["lag"]["latency_s"]
+    return None if latency_s is None else f"{latency_s:.0f}s"

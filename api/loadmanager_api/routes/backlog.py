@@ -1,0 +1,80 @@
+"""`/v1/backlog`: how much a consumer group has before it, of Kafka's own groups too. docs/backlog.md says what that is.
+
+Any broker whose log is on Kafka answers. Pages of one list are of one reading, if they are asked for within a second.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+
+from loadmanager.consumers.backlog.reading import MOST_READS
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.groups.presenting import backlog_shown, partitions_shown, topics_shown
+from loadmanager_api.groups.schemas import BacklogShown, PartitionBacklogShown, TopicBacklogShown
+from loadmanager_api.kept import TheNode, kept
+from loadmanager_api.openapi import answers
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging
+
+router = ControlRouter(prefix="/v1/backlog", tags=["consumer groups"])
+
+GroupName = Annotated[str, Query(min_length=1, max_length=1_000, description="`group.id`", examples=["t/n/billing"])]
+Topic = Annotated[str | None, Query(max_length=249, description="only this topic; by default all that it reads")]
+Ages = Annotated[
+    int, Query(ge=0, le=MOST_READS, description="read the ages of so many partitions, those with the largest lags")
+]
+
+
+@router.get("", responses=answers(404, 412))
+@on_http_loop
+async def show_backlog(
+    request: Request, node: TheNode, group: GroupName, topic: Topic = None, ages: Ages = 0
+) -> BacklogShown:
+    """Show the backlog of a group, and when it will be gone. Scalers read `messages`.
+
+    The forecast needs two readings: it counts from the first request of the last five minutes on.
+    """
+    return backlog_shown(await kept(request).backlogs.read(group, topic, ages), group)
+
+
+@router.get("/topics", responses=answers(404, 412))
+@on_http_loop
+async def list_topic_backlogs(
+    request: Request,
+    node: TheNode,
+    paging: Paging,
+    group: GroupName,
+    topic: Topic = None,
+    ages: Ages = 0,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[TopicBacklogShown]:
+    """List the backlog of a group by topic."""
+    read = await kept(request).backlogs.read(group, topic, ages)
+    topics = paging.of(read.backlog.topics, str, limit, cursor, r"(?s).+")
+    return topics_shown(read.backlog, read.at_ms, topics)
+
+
+@router.get("/partitions", responses=answers(404, 412))
+@on_http_loop
+async def list_partition_backlogs(
+    request: Request,
+    node: TheNode,
+    paging: Paging,
+    group: GroupName,
+    topic: Topic = None,
+    ages: Ages = 0,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[PartitionBacklogShown]:
+    """List the backlog of a group by partition, in the order of topics and numbers."""
+    read = await kept(request).backlogs.read(group, topic, ages)
+    every = [(name, number) for name in read.backlog.topics for number, _ in read.backlog.offsets_of(name)]
+    page = paging.of(every, _place, limit, cursor, r"[^ ]+ \d{7}")
+    return partitions_shown(read.backlog, read.at_ms, page)
+
+
+def _place(partition: tuple[str, int]) -> str:
+    """In this order; names of topics have no blanks."""
+    return f"{partition[0]} {partition[1]:07}"

@@ -1,0 +1,104 @@
+"""Follows the backlog of groups: what partitions weigh, and how much each group reads.
+
+A partition weighs what is produced into it each second, plus a sixtieth of what waits in it: so much its reader has to
+read to be done within a minute. A group is divided anew for that only if one member has much more to do than the mean:
+each move costs a pause, and lag goes up and down all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from loadmanager.consumers.backlog.figures import in_order
+from loadmanager.consumers.backlog.sums import GroupBacklog
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+
+DRAINED_WITHIN_S = 60.0
+UNEVEN = 1.2
+"""So much of the mean one member may have to do before the group is divided anew."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A group's backlog, when it was read (steady seconds), and the ends of its queues."""
+
+    at_s: float
+    backlog: GroupBacklog
+    ends: Mapping[Partition, int]
+    lags: Mapping[Partition, int]
+    consumed: int
+
+    @classmethod
+    def of(cls, at_s: float, backlog: GroupBacklog) -> Reading:
+        """A reading of queues whose end is known."""
+        ends: dict[Partition, int] = {}
+        lags: dict[Partition, int] = {}
+        consumed = 0
+        for topic in backlog.topics:
+            for number, offsets in backlog.offsets_of(topic):
+                queue = in_order(offsets)
+                if queue is not None:
+                    ends[topic, number], lags[topic, number] = queue.end, queue.lag
+                    consumed += queue.consumer
+        return cls(at_s, backlog, ends, lags, consumed)
+
+
+class LagWatch:
+    """The last two readings of each group. Pure."""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, tuple[Reading, Reading | None]] = {}
+
+    def add(self, group: str, reading: Reading) -> None:
+        """Take in a reading."""
+        last, _ = self._readings.get(group, (None, None))
+        self._readings[group] = reading, last
+
+    def keep(self, groups: set[str]) -> None:
+        """Forget all others."""
+        self._readings = {group: its for group, its in self._readings.items() if group in groups}
+
+    def backlogs(self) -> list[GroupBacklog]:
+        """The newest of each group."""
+        return [newest.backlog for newest, _ in self._readings.values()]
+
+    def consumed_per_s(self, group: str) -> float:
+        """Records a second between the last two readings; 0 if there are none, or if offsets went back."""
+        newest, before = self._readings.get(group, (None, None))
+        if newest is None or before is None or newest.at_s <= before.at_s or newest.ends.keys() != before.ends.keys():
+            return 0.0
+        return max(0.0, (newest.consumed - before.consumed) / (newest.at_s - before.at_s))
+
+    def weights(self, group: str) -> dict[Partition, float] | None:
+        """What the partitions weigh, in records a second; None before there were two readings."""
+        newest, before = self._readings.get(group, (None, None))
+        if newest is None or before is None or newest.at_s <= before.at_s:
+            return None
+        window_s = newest.at_s - before.at_s
+        return {
+            each: max(0, end - before.ends.get(each, end)) / window_s + newest.lags[each] / DRAINED_WITHIN_S
+            for each, end in newest.ends.items()
+        }
+
+
+def is_uneven(
+    weights: Mapping[Partition, float], holders: Mapping[Partition, str], members: Mapping[str, Subscription]
+) -> bool:
+    """Whether one member has to read more than `UNEVEN` times the mean, for its capacity, and could give something up.
+
+    A member with one partition cannot: the heaviest partition is the least that somebody has to read.
+    """
+    loads = dict.fromkeys(members, 0.0)
+    heaviest = dict.fromkeys(members, 0.0)
+    for partition, holder in holders.items():
+        weight = weights.get(partition, 0.0)
+        if holder in loads:
+            loads[holder] += weight
+            heaviest[holder] = max(heaviest[holder], weight)
+    capacity = sum(each.capacity for each in members.values())
+    mean = sum(loads.values()) / capacity if members else 0.0
+    return any(
+        load / members[name].capacity > UNEVEN * mean and load > heaviest[name] * 1.000_001
+        for name, load in loads.items()
+    )
