@@ -50,7 +50,7 @@ Name = Annotated[str, Path(description="the last part of the group's name", exam
 DryRun = Annotated[bool, Query(description="change nothing; say what would be done")]
 
 
-@router.get("")
+@router.get("", responses=answers(412))
 @on_http_loop
 async def list_groups(
     request: Request,
