@@ -31,7 +31,6 @@ from bench.figures import emit, median
 from loadmanager.consumer.hosting import KafkaTopics
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.consumers.coordinator.web import served
 from loadmanager.testing import embedded_cluster
 from stack.servers import KafkaServer
 from statechannel.adapters.kafka.group_commits import GroupCommits
@@ -82,29 +81,22 @@ async def _run(kafka: str) -> None:
             await _play(protocol, kafka, admin_urls)
 
 
-class _Hosted(Coordinator):
-    url = ""
-
-
 @asynccontextmanager
 async def coordinators(kafka: str) -> AsyncGenerator[list[str]]:
     """Three brokers that coordinate groups; gives their admin URLs."""
     async with AsyncExitStack() as stack:
 
-        async def make() -> _Hosted:
+        async def make() -> Coordinator:
             log = KafkaLog(kafka, topic_prefix="bench.", development=True, replication=1, min_insync=1)
             await log.start(30)
             stack.push_async_callback(log.close)
-            hosted = _Hosted(GroupStore(log), KafkaTopics(KafkaGroups(kafka), GroupCommits(kafka)), time.monotonic)
+            hosted = Coordinator(GroupStore(log), KafkaTopics(KafkaGroups(kafka), GroupCommits(kafka)), time.monotonic)
             await hosted.start()
             running = asyncio.create_task(hosted.run())
             stack.callback(running.cancel)
-            hosted.url = await stack.enter_async_context(served(hosted))
             return hosted
 
-        cluster = await stack.enter_async_context(
-            embedded_cluster(make, brokers=3, namespace="bench/groups", urls=lambda host: {"groups": host.url})
-        )
+        cluster = await stack.enter_async_context(embedded_cluster(make, brokers=3, namespace="bench/groups"))
         yield cluster.admin_urls
 
 

@@ -22,6 +22,7 @@ PATCHES = {
     "tests/api/access/test_audit.py: journal.Journal.append": "a log that takes the change and not its audit entry",
     "tests/api/access/test_audit.py: states._about": "a bug of ours",
     "tests/api/access/test_gate.py: time.monotonic": MOMENT,
+    "tests/api/test_backlog.py: backlogs.open_group_offsets": "offsets that are told; test_kafka.py has a Kafka's",
     "tests/api/test_brokers.py: node._judge": "else the next news of the members clears the suspicion",
     "tests/api/test_channel_status.py: SqliteLog.read": COUNTS,
     "tests/api/test_channel_status.py: Watching.begin": COUNTS,

@@ -4,7 +4,7 @@ All brokers of a process share one FastAPI application, since FastAPI takes a si
 Each request carries its broker and the endpoints' state (`kept.Kept`).
 
 Every request passes `guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if the
-settings ask), the lookups' fast path, and `limits.py`, before its route.
+settings ask), the lookups' fast path, that of members of groups, and `limits.py`, before its route.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from loadmanager_api.access.gate import Gate
 from loadmanager_api.access.rates import rates_of, throttled
 from loadmanager_api.conditions import Tagged
 from loadmanager_api.crossing import HANDOVER
+from loadmanager_api.groups.members import MembersPath
 from loadmanager_api.guard import Guard, Names
 from loadmanager_api.kept import KEPT, Kept
 from loadmanager_api.limits import Limits
@@ -73,7 +74,8 @@ def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple
     names, access = Names(settings, kept.handover.bind), kept.access
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes)
     rates = rates_of(settings.http_lookup_rate, time.monotonic)
-    lookups = LookupPath(kept.handover, names, bounded, access, rates, kept.requests)
+    members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)
+    lookups = LookupPath(kept.handover, names, members, access, rates, kept.requests)
     calm = throttled(lookups, settings, rates, time.monotonic)
     return Counted(Guard(calm if access is None else Gate(calm, access), names, access), kept.requests), lookups
 

@@ -22,15 +22,22 @@ UNSENT_AT_MOST_BYTES = 64 << 20
 
 
 class Limits:
-    """An ASGI application that bounds another one. `unsent_bytes` gives the bytes of its answers that are not taken."""
+    """An ASGI application that bounds another one. `unsent_bytes` gives the bytes of its answers that are not taken;
+    `at_once` requests may run, by default as many as the settings say."""
 
     def __init__(
-        self, app: Any, settings: Settings, counts: HttpCounts, unsent_bytes: Callable[[], int] = lambda: 0
+        self,
+        app: Any,
+        settings: Settings,
+        counts: HttpCounts,
+        unsent_bytes: Callable[[], int] = lambda: 0,
+        at_once: int | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._counts = counts
         self._unsent_bytes = unsent_bytes
+        self._at_once = at_once
         self._running = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -48,7 +55,7 @@ class Limits:
             self._running -= 1
 
     def _refusal(self, scope: Any) -> Problem | None:
-        most = self._settings.http_requests
+        most = self._at_once or self._settings.http_requests
         if self._running >= most:
             self._counts.crowded += 1
             return problem(503, f"{most} requests run here already; try again", retry_after_s=1.0)

@@ -46,9 +46,13 @@ def allow(path: str) -> str:
 
 async def not_allowed(request: Request, error: Exception) -> Response:
     """The answer to a method that no route at the path has."""
-    path = request.url.path
+    return refused(request.method, request.url.path)
+
+
+def refused(method: str, path: str) -> Response:
+    """The answer to a method that no route at the path has."""
     allowed = allow(path)
-    return respond(problem(405, f"{request.method} is not for {path}; use {allowed}"), {"Allow": allowed})
+    return respond(problem(405, f"{method} is not for {path}; use {allowed}"), {"Allow": allowed})
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import TOKEN_HEADER, NotServing, error_of
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
@@ -43,9 +44,11 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 class HttpRouter:
     """`await router.post("shop/carts/alice", "/v1/items", {...})`: to the owner of the key, wherever it is."""
 
-    def __init__(self, router: Router, *, protocol: str = "http") -> None:
+    def __init__(self, router: Router, *, protocol: str = "http", credentials: Credentials | None = None) -> None:
+        """`credentials` are sent to the owner: only for what brokers answer at their admin endpoint."""
         self.router = router
         self._protocol = protocol
+        self._credentials = credentials or Credentials()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,8 +77,9 @@ class HttpRouter:
             url = route.url(self._protocol)
             if not url:
                 raise NotServing(f"{route.broker} registered no {self._protocol} URL", 0.1)
+            said = {**headers, **self._credentials.headers(url)}
             async with self.router.session.request(
-                method, url + path, data=body, headers=headers, timeout=timeout
+                method, url + path, data=body, headers=said, timeout=timeout
             ) as response:
                 answer = HttpAnswer(response.status, response.headers, await response.read())
             redirection = error_of(answer.status, answer.headers, answer.body)

@@ -10,11 +10,8 @@ import msgspec
 from loadmanager.client.http import HttpAnswer, HttpRouter
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition
-from loadmanager.errors import Conflict, Invalid, Unavailable
+from loadmanager.errors import Conflict, Forbidden, Invalid, Unavailable
 from statechannel.law.bundle import Key
-
-PROTOCOL = "groups"
-"""Under which brokers register the coordinator's URL."""
 
 _answer, _refusal = msgspec.json.Decoder(Answer), msgspec.json.Decoder(Refusal)
 
@@ -35,7 +32,7 @@ class GroupClient:
         self._path = "/v1/groups/" + quote(self.group.partition("://")[2])
 
     async def heartbeat(self, member: str, beat: Beat, wait_ms: int, budget_s: float) -> Answer | Refusal:
-        """Raises as `HttpRouter.post`; Invalid for a heartbeat that makes no sense."""
+        """Raises as `HttpRouter.post`; Invalid for a heartbeat that makes no sense, Forbidden if we may not ask."""
         path = f"{self._path}/members/{quote(member)}/heartbeat?wait_ms={wait_ms}"
         answer = await self._http.post(self.group, path, beat, budget_s=budget_s)
         if answer.status == 409:
@@ -72,8 +69,10 @@ def _check(answer: HttpAnswer) -> None:
     except (msgspec.MsgspecError, KeyError, TypeError):
         detail = answer.body[:200].decode("utf-8", "replace")
     match answer.status:
-        case 400:
+        case 400 | 412 | 413:
             raise Invalid(detail)
+        case 401 | 403:
+            raise Forbidden(detail)
         case 409:
             raise Conflict(detail)
         case _:

@@ -21,22 +21,23 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, Message, TopicPartition
 
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.http import HttpRouter
 from loadmanager.client.router import Router
-from loadmanager.consumer.group_client import PROTOCOL, GroupClient
+from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.kafka_client import get_ready, open_consumer, place_of
 from loadmanager.consumer.membership import Change, Membership
 from loadmanager.consumer.progress import Progress
+from loadmanager.consumers.coordinator.messages import PROTOCOL
 from loadmanager.consumers.coordinator.records import Partition, Subscription
-from loadmanager.errors import Conflict, Invalid, LoadManagerError
+from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError
 from statechannel.law.bundle import Key
 
 LONGEST_WAIT_S = 3.0
 """How long a heartbeat waits for news; shorter than an attempt of the client may take."""
 RETRY_S = 0.2
-READY_S = 3.0
 CLOSE_S = 5.0
 
 Told = Callable[[list[Partition]], object]
@@ -78,12 +79,7 @@ class GroupConsumer:
         )
         self._brokers = list(brokers)
         self._credentials = credentials
-        self._kafka = Consumer({
-            **kafka,
-            "group.id": self.group.partition("://")[2],
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-        })  # fmt: skip
+        self._kafka = open_consumer(kafka, self.group)
         self._commit_interval_s = commit_interval_s
         self._auto_done = auto_done
         self._told: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -98,6 +94,8 @@ class GroupConsumer:
         self._late: Message | None = None
         """Came when the lease was over; it is given out if that is prolonged."""
         self._failed: LoadManagerError | None = None
+        self._unanswered = False
+        """Whether the last heartbeat had no answer."""
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="loadmanager-group", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -147,8 +145,8 @@ class GroupConsumer:
     def poll(self, timeout_s: float) -> Message | None:
         """The next record, None if none comes in time. With `auto_done` the one before is done now.
 
-        Raises KafkaException for what Kafka's client cannot mend, Invalid or Conflict if the coordinator refuses this
-        consumer, and what a callback raises.
+        Raises KafkaException for what Kafka's client cannot mend, Invalid, Conflict or Forbidden if the coordinator
+        refuses this consumer, and what a callback raises.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._news:
@@ -166,7 +164,7 @@ class GroupConsumer:
     def done(self, message: Message) -> None:
         """With `auto_done=False`: the service is done with a record, in any order, on any thread."""
         with self._news:
-            self._progress.done(*_place(message))
+            self._progress.done(*place_of(message))
             leaving = bool(self._progress.leaving)
         if leaving:
             self._wake()
@@ -205,14 +203,14 @@ class GroupConsumer:
             if self._membership.until_ms() <= _now_ms():
                 self._late = message
                 return None
-            if not self._progress.take(*_place(message)):
+            if not self._progress.take(*place_of(message)):
                 return None
             self._last = message
             return message
 
     def _done_with_last(self) -> None:
         if self._auto_done and self._last is not None:
-            self._progress.done(*_place(self._last))
+            self._progress.done(*place_of(self._last))
         self._last = None
 
     def _tell(self) -> None:
@@ -241,9 +239,11 @@ class GroupConsumer:
     async def _coordinate(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            async with HttpRouter(Router(self._brokers, credentials=self._credentials), protocol=PROTOCOL) as http:
+            credentials = self._credentials or Credentials.of_environment()
+            router = Router(self._brokers, credentials=credentials)
+            async with HttpRouter(router, protocol=PROTOCOL, credentials=credentials) as http:
                 client = GroupClient(http, self.group)
-                await asyncio.to_thread(self._get_ready)
+                await asyncio.to_thread(get_ready, self._kafka, self._subscription.topics)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._commit_on(client))
                     group.create_task(self._beat_on(client))
@@ -253,26 +253,21 @@ class GroupConsumer:
                 self._failed = _first(errors)
                 self._news.notify_all()
 
-    def _get_ready(self) -> None:
-        """Have Kafka's client find the partitions' leaders and the group's offsets before we join.
-
-        Else what moves to us is silent for a second.
-        """
-        with suppress(KafkaException):
-            for topic in self._subscription.topics:
-                self._kafka.list_topics(topic, timeout=READY_S)
-            self._kafka.committed([TopicPartition(self._subscription.topics[0], 0)], timeout=READY_S)
-
     async def _beat_on(self, client: GroupClient) -> None:
-        """Heartbeats, each of which waits for news until we have some ourselves."""
-        wait_ms = int(min(self._session_s / 3, LONGEST_WAIT_S) * 1000)
+        """Heartbeats, each of which waits for news until we have some ourselves.
+
+        The answer prolongs the lease. So the one after a failure does not wait, and none is waited for much longer than
+        it waits itself: its coordinator hangs then, and is another one soon.
+        """
+        longest_s, patience_s = min(self._session_s / 3, LONGEST_WAIT_S), self._session_s / 5
         while not self._closing:
+            wait_s = 0.0 if self._unanswered else longest_s
             self._nudge.clear()
             with self._news:
                 membership = self._membership
                 self._give_up()
                 beat = membership.beat(_now_ms())
-            asking = client.heartbeat(membership.member, beat, wait_ms, self._session_s)
+            asking = client.heartbeat(membership.member, beat, int(wait_s * 1000), wait_s + patience_s)
             answer = await self._unless_nudged(asking)
             if answer is not None:
                 with self._news:
@@ -294,13 +289,17 @@ class GroupConsumer:
             await asyncio.wait((task, nudged), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 return None
-            return task.result()
-        except (Invalid, Conflict):
+            answer = task.result()
+        except (Invalid, Conflict, Forbidden):
             raise
         except LoadManagerError as error:
             _log.info("the coordinator of %s does not answer: %s", self.group, error)
-            await asyncio.sleep(RETRY_S)
+            self._unanswered = True
+            await asyncio.sleep(min(RETRY_S, self._session_s / 20))
             return None
+        else:
+            self._unanswered = False
+            return answer
         finally:
             nudged.cancel()
             task.cancel()
@@ -312,7 +311,7 @@ class GroupConsumer:
             self._kafka.incremental_unassign([TopicPartition(*each) for each in gone])
             self._fetched.difference_update(gone)
         self._progress.end(change.revoked)
-        if self._late is not None and _place(self._late)[0] in change.revoked | change.lost:
+        if self._late is not None and place_of(self._late)[0] in change.revoked | change.lost:
             self._late = None
         if change.lost:
             self._asked -= change.lost
@@ -346,7 +345,7 @@ class GroupConsumer:
             refused = await client.commit(
                 membership.member, membership.epoch, membership.revision, offsets, self._session_s
             )
-        except (Invalid, Conflict):
+        except (Invalid, Conflict, Forbidden):
             raise
         except LoadManagerError as error:
             _log.warning("a commit of %s waits: %s", self.group, error)
@@ -375,15 +374,6 @@ class GroupConsumer:
 
     def _new_membership(self) -> Membership:
         return Membership(uuid.uuid4().hex, self._subscription)
-
-
-def _place(message: Message) -> tuple[Partition, int]:
-    """Partition and offset of a record without an error."""
-    topic, number, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert number is not None
-    assert offset is not None
-    return (topic, number), offset
 
 
 def _now_ms() -> float:

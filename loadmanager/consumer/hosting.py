@@ -1,34 +1,26 @@
 """Hosts the coordinator of consumer groups in a broker, on the Kafka of the cluster's log.
 
-    export LOADMANAGER_LOG=kafka://kafka:9092 LOADMANAGER_GROUPS_LISTEN=0.0.0.0:8090
-    loadmanager broker … --host loadmanager.consumer.hosting:make_host --url groups=http://broker-0:8090
+    export LOADMANAGER_LOG=kafka://kafka:9092
+    loadmanager broker … --host loadmanager.consumer.hosting:make_host
 
-It has its own port, where members ask, and a compacted topic beside the channel's. Nobody is asked there who they are,
-so it listens on loopback only, unless the broker is `insecure`.
+Members ask at the broker's admin endpoint. The groups' state is in a compacted topic beside the channel's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
 
 from loadmanager.broker.wiring import boot_clock_s, open_group_offsets, open_log
 from loadmanager.consumers.backlog.port import GroupOffsets
+from loadmanager.consumers.coordinator.ports import Admits
 from loadmanager.consumers.coordinator.records import Partition
-from loadmanager.consumers.coordinator.service import Admits, Coordinator
+from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.consumers.coordinator.web import served
-from loadmanager.embedding.endpoints import parse_address
-from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
-
-LISTEN = "LOADMANAGER_GROUPS_LISTEN"
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class KafkaTopics:
@@ -53,22 +45,15 @@ class KafkaTopics:
 
 
 class GroupHost(Coordinator):
-    """A coordinator that opens its store, its port and its Kafka clients when it is attached to a broker."""
+    """A coordinator that opens its store and its Kafka clients when it is attached to a broker."""
 
-    def __init__(self, settings: Settings, listen: str) -> None:
-        """Raises Invalid if the log is not on Kafka or others reach the address, ValueError for a malformed one."""
-        self._listen = parse_address(listen)
-        if not settings.insecure and self._listen[0] not in LOOPBACK:
-            raise Invalid(
-                f"{LISTEN}={listen} can be reached from other machines, and anybody may join any group there: "
-                "listen on 127.0.0.1, or say LOADMANAGER_INSECURE=true"
-            )
+    def __init__(self, settings: Settings) -> None:
+        """Raises Invalid if the log is not on Kafka."""
+        offsets = open_group_offsets(settings)
         self._log = open_log(settings)
-        servers = settings.log.partition("//")[2]
-        topics = KafkaTopics(open_group_offsets(settings), GroupCommits(servers, settings.kafka))
+        topics = KafkaTopics(offsets, GroupCommits(settings.log.partition("//")[2], settings.kafka))
         super().__init__(GroupStore(self._log), topics, boot_clock_s)
         self._start_timeout_s = settings.start_timeout_s
-        self._open = AsyncExitStack()
         self._begun: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -81,7 +66,6 @@ class GroupHost(Coordinator):
         await self._log.start(self._start_timeout_s)
         await self.start()
         self._running = asyncio.create_task(self.run())
-        await self._open.enter_async_context(served(self, *self._listen))
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
         """Not before the store is open; declined if that failed."""
@@ -92,4 +76,4 @@ class GroupHost(Coordinator):
 
 def make_host() -> GroupHost:
     """The factory: settings come from the environment, as the broker's do."""
-    return GroupHost(Settings(), os.environ.get(LISTEN, "127.0.0.1:8090"))
+    return GroupHost(Settings())

@@ -30,7 +30,7 @@ from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
 from loadmanager.embedding.tracing import traced
 from loadmanager.errors import Unavailable
-from loadmanager.model.host import BundleHost
+from loadmanager.model.host import AnsweredAtEndpoint, BundleHost
 from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
 from statechannel.law.bundle import Key
@@ -180,8 +180,10 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         node = self._node = Node(self.settings, self._host, self._runner, dependencies(self.settings))
+        admin_url = f"{self.settings.admin_scheme}://{self.settings.advertised}"
+        own = self._host.admin_protocols if isinstance(self._host, AnsweredAtEndpoint) else ()
         node.registration = msgspec.structs.replace(
-            node.registration, admin_url=f"{self.settings.admin_scheme}://{self.settings.advertised}", urls=self._urls
+            node.registration, admin_url=admin_url, urls={**dict.fromkeys(own, admin_url), **self._urls}
         )
         self._running.set()
         async with (

@@ -13,7 +13,7 @@ service may serve the bundle's keys.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -86,6 +86,16 @@ class BundleHost(Protocol):
 
     def load(self) -> Mapping[Bundle, BundleLoad] | Awaitable[Mapping[Bundle, BundleLoad]]:
         """The load of every bundle of this broker; called once per sampling interval."""
+        ...
+
+
+@runtime_checkable
+class AnsweredAtEndpoint(Protocol):
+    """Optional for a `BundleHost` for which the broker's own endpoint answers."""
+
+    @property
+    def admin_protocols(self) -> Sequence[str]:
+        """Under these protocols clients find the broker's admin URL; such as `groups`, for consumer groups."""
         ...
 
 

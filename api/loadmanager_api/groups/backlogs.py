@@ -73,7 +73,7 @@ class Backlogs:
         """Of the groups that this broker coordinates, as it read them last; no request to Kafka."""
         coordinator = coordinator_of(self._node)
         if coordinator is not None:
-            yield from backlog_metrics(coordinator.backlogs, self._node.world.wall_ms())
+            yield from backlog_metrics(coordinator.lag.backlogs, self._node.world.wall_ms())
 
     async def _read(self, wanted: Wanted) -> Read:
         group, topic, ages = wanted

@@ -7,19 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmanager.broker.node import Node
-from loadmanager.consumers.coordinator.service import Coordinator
-from loadmanager.errors import Conflict, Unavailable
+from loadmanager.errors import Conflict, NotFound, Unavailable
 from statechannel.errors import LogError, LogUnavailable
+
+if TYPE_CHECKING:
+    from loadmanager.consumers.coordinator.service import Coordinator
 
 T = TypeVar("T")
 
 
 def coordinator_of(node: Node) -> Coordinator | None:
     """The coordinator of consumer groups that this broker hosts; None if it hosts something else."""
-    return node.host if isinstance(node.host, Coordinator) else None
+    return getattr(node.host, "coordinator", None)
+
+
+def the_coordinator_of(node: Node) -> Coordinator:
+    """The same. Raises NotFound if this broker hosts something else."""
+    found = coordinator_of(node)
+    if found is None:
+        raise NotFound(
+            f"{node.settings.advertised} coordinates no consumer groups: brokers do that start with "
+            "--host loadmanager.consumer.hosting:make_host"
+        )
+    return found
 
 
 async def ask(coordinator: Coordinator, work: Callable[[Coordinator], Coroutine[Any, Any, T]]) -> T:

@@ -19,10 +19,9 @@ from loadmanager.broker.node import Node
 from loadmanager.client.redirection import Moved
 from loadmanager.consumers.backlog.positions import Position, Step, resolve
 from loadmanager.consumers.coordinator.records import Partition, Settings
-from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.errors import Invalid, NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.groups.calling import ask, coordinator_of
+from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
 from loadmanager_api.groups.presenting import group_shown, kafka_name, members_shown, offsets_shown
 from loadmanager_api.groups.schemas import (
     GroupChange,
@@ -41,6 +40,8 @@ from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:
     from loadmanager.consumers.coordinator.measures import Rebalance
+
+    from loadmanager.consumers.coordinator.service import Coordinator
 
 router = ControlRouter(prefix="/v1/groups", tags=["consumer groups"])
 T = TypeVar("T")
@@ -162,7 +163,7 @@ async def rebalance_group(
     key = _key(tenant, namespace, consumer_group)
 
     async def rebalance(coordinator: Coordinator) -> None:
-        weights = await coordinator.lags(key.full_name) if wanted.by_lag else None
+        weights = (await coordinator.lag.read(key.full_name)).lags if wanted.by_lag else None
         await coordinator.rebalance(key.full_name, weights)
 
     return await _changed(request, node, key, rebalance)
@@ -238,7 +239,7 @@ def _key(tenant: str, namespace: str, consumer_group: str) -> Key:
     return Key.parse(f"{tenant}/{namespace}/{consumer_group}")
 
 
-Work = Callable[[Coordinator], Coroutine[Any, Any, T]]
+Work = Callable[["Coordinator"], Coroutine[Any, Any, T]]
 
 
 async def _seen(request: Request, key: Key, work: Work[T]) -> T | Response:
@@ -264,14 +265,8 @@ async def _answered(request: Request, node: Node, located: Located, work: Work[T
             raise Unavailable(f"{owner} coordinates this group and has no admin URL now; try again")
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{url}{request.scope['raw_path'].decode()}{query}", 307)
-    coordinator = coordinator_of(node)
-    if coordinator is None:
-        raise NotFound(
-            f"{owner} coordinates no consumer groups: brokers do if they start with "
-            "--host loadmanager.consumer.hosting:make_host"
-        )
     try:
-        return await ask(coordinator, work)
+        return await ask(the_coordinator_of(node), work)
     except Moved as moved:
         raise Unavailable(f"the group moves to {moved.broker} at this moment: try again", 0.1) from None
 

@@ -7,17 +7,24 @@ each move costs a pause, and lag goes up and down all the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from loadmanager.consumers.backlog.figures import in_order
+from loadmanager.consumers.backlog.port import GroupOffsets
+from loadmanager.consumers.backlog.reading import BacklogReader
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import NotFound, Unavailable
 
 DRAINED_WITHIN_S = 60.0
 UNEVEN = 1.2
 """So much of the mean one member may have to do before the group is divided anew."""
+
+_log = logging.getLogger("loadmanager.consumers")
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -102,3 +109,50 @@ def is_uneven(
         load / members[name].capacity > UNEVEN * mean and load > heaviest[name] * 1.000_001
         for name, load in loads.items()
     )
+
+
+class LagFollower:
+    """Reads the backlogs of one coordinator's groups again and again. Belongs to its loop; sums are made on threads."""
+
+    def __init__(self, offsets: GroupOffsets, clock_s: Callable[[], float], every_s: float) -> None:
+        self.backlogs: Sequence[GroupBacklog] = ()
+        """As they were read last."""
+        self._reader = BacklogReader(offsets, asyncio.to_thread)
+        self._clock_s = clock_s
+        self._every_s = every_s
+        self._watch = LagWatch()
+
+    async def read(self, group: str) -> Reading:
+        """The group's backlog now. Raises NotFound (it has no offsets), Unavailable."""
+        backlog = await self._reader.read(group.partition("://")[2])
+        now_s = self._clock_s()
+        return await asyncio.to_thread(Reading.of, now_s, backlog)
+
+    def consumed_per_s(self, group: str) -> float:
+        """As `LagWatch` says."""
+        return self._watch.consumed_per_s(group)
+
+    async def run(
+        self,
+        groups: Callable[[], Collection[str]],
+        weigh: Callable[[str, Mapping[Partition, float]], Awaitable[None]],
+    ) -> None:
+        """Read these groups, and tell what their partitions weigh, until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            for group in tuple(groups()):
+                await self._see(group, weigh)
+            self._watch.keep(set(groups()))
+            self.backlogs = self._watch.backlogs()
+
+    async def _see(self, group: str, weigh: Callable[[str, Mapping[Partition, float]], Awaitable[None]]) -> None:
+        try:
+            self._watch.add(group, await self.read(group))
+        except NotFound:
+            return  # it has committed nothing yet
+        except Unavailable as error:
+            _log.warning("%s: its backlog cannot be read: %s", group, error)
+            return
+        weights = self._watch.weights(group)
+        if weights is not None:
+            await weigh(group, weights)

@@ -10,6 +10,9 @@ import msgspec
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
 
+PROTOCOL = "groups"
+"""Under which brokers register the URL where members ask."""
+
 VERSIONS = range(1, 2)
 """Versions of the protocol that this coordinator speaks."""
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Self
 
 import msgspec
 
 from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.backlog.port import GroupOffsets
-from loadmanager.consumers.backlog.reading import BacklogReader
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.group import Group
-from loadmanager.consumers.coordinator.lag_watch import LagWatch, Reading
-from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.lag_watch import LagFollower
+from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
 from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.errors import NotFound
 from loadmanager.model.host import BundleLoad, Destination
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
@@ -37,43 +36,6 @@ GONE_AFTER = 3
 
 _log = logging.getLogger("loadmanager.consumers")
 _remaining = msgspec.msgpack.Decoder(dict[str, dict[str, int]])
-
-
-class Admitted(Protocol):
-    """What admission gives: `loadmanager.Claim`."""
-
-    @property
-    def bundle(self) -> Bundle: ...
-
-    @property
-    def token(self) -> Token: ...
-
-
-class Admits(Protocol):
-    """What is needed of the broker: `loadmanager.Broker`."""
-
-    def admit(self, topic: str, timeout_s: float = ...) -> AbstractAsyncContextManager[Admitted]: ...
-
-    def claim(self, topic: str) -> Admitted | None: ...
-
-    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool: ...
-
-
-class Topics(Protocol):
-    """Where the partitions are."""
-
-    @property
-    def offsets(self) -> GroupOffsets:
-        """What Kafka knows of its groups and topics."""
-        ...
-
-    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
-        ...
-
-    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Store where the group goes on. Raises LogUnavailable; Conflict if the group has members of another kind."""
-        ...
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -109,6 +71,9 @@ class Coordinator:
     `clock_s` is steady. `attached` or `broker` says whose bundles it has, before that broker starts.
     """
 
+    admin_protocols = (PROTOCOL,)
+    """Members ask it at the broker's admin endpoint."""
+
     broker: Admits
     loop: asyncio.AbstractEventLoop | None = None
     """Where everything here runs: set by `attached`, or by `start`."""
@@ -135,10 +100,9 @@ class Coordinator:
         self._sizes: dict[str, int] = {}
         self._missed: dict[str, int] = {}
         self._look = asyncio.Event()
-        self._lag = LagWatch()
-        self._lag_every_s = lag_every_s
-        self.backlogs: Sequence[GroupBacklog] = ()
-        """Of the groups that are coordinated here and have members, as they were read last."""
+        self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
+        self.waiting = 0
+        """Heartbeats that wait for news."""
         self._sampled_s = clock_s()
 
     async def start(self) -> None:
@@ -152,7 +116,12 @@ class Coordinator:
             group.create_task(self._store.run())
             group.create_task(self._expire())
             group.create_task(self._follow_topics())
-            group.create_task(self._watch_lag())
+            group.create_task(self.lag.run(self._with_members, self._weigh))
+
+    @property
+    def coordinator(self) -> Self:
+        """By this the admin endpoint knows that its broker coordinates groups."""
+        return self
 
     @property
     def offsets(self) -> GroupOffsets:
@@ -176,7 +145,11 @@ class Coordinator:
             await self._promised(name, hosted)
         if isinstance(answer, Refusal) or not wait_s or _has_news(answer, beat):
             return answer
-        await self._wait_for_news(name, hosted, member, beat, wait_s)
+        self.waiting += 1
+        try:
+            await self._wait_for_news(name, hosted, member, beat, wait_s)
+        finally:
+            self.waiting -= 1
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             if member not in hosted.group.members:
@@ -231,10 +204,6 @@ class Coordinator:
             hosted.group.rebalance(weights, self._now_ms())
             await self._promised(name, hosted)
 
-    async def lags(self, name: str) -> Mapping[Partition, float]:
-        """How many records wait in each partition that the group has an offset in. Raises Unavailable, NotFound."""
-        return (await self._read_backlog(name)).lags
-
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
         return iter(self._store.table)
@@ -280,7 +249,7 @@ class Coordinator:
                 keys=so_far.keys + 1,
                 sessions=so_far.sessions + len(hosted.group.members),
                 in_rate_msg_s=so_far.in_rate_msg_s + hosted.beats / window_s,
-                out_rate_msg_s=so_far.out_rate_msg_s + self._lag.consumed_per_s(hosted.group.name),
+                out_rate_msg_s=so_far.out_rate_msg_s + self.lag.consumed_per_s(hosted.group.name),
             )
             hosted.beats = 0
         return found
@@ -375,31 +344,15 @@ class Coordinator:
             hosted.group.set_topics(self._sizes, self._now_ms())
             await self._publish(name, hosted)
 
-    async def _watch_lag(self) -> None:
-        while True:
-            await asyncio.sleep(self._lag_every_s)
-            for name, hosted in tuple(self._hosted.items()):
-                if hosted.group.members:
-                    with suppress(NotFound):  # nothing was committed yet
-                        await self._see_lag(name, hosted)
-            self._lag.keep(set(self._hosted))
-            self.backlogs = self._lag.backlogs()
-
-    async def _see_lag(self, name: str, hosted: _Hosted) -> None:
-        try:
-            self._lag.add(name, await self._read_backlog(name))
-        except Unavailable as error:
-            _log.warning("%s: the backlog cannot be read: %s", name, error)
-            return
-        weights = self._lag.weights(name)
-        if weights is not None and self._hosted.get(name) is hosted and hosted.group.weigh(weights, self._now_ms()):
+    async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
+        """Divide a group anew for what its partitions weigh, if that helps."""
+        hosted = self._hosted.get(name)
+        if hosted is not None and hosted.group.weigh(weights, self._now_ms()):
             _log.info("%s: is divided anew, since one member has much more to read than the others", name)
             await self._publish(name, hosted)
 
-    async def _read_backlog(self, name: str) -> Reading:
-        backlog = await BacklogReader(self.offsets, asyncio.to_thread).read(name.partition("://")[2])
-        now_s = self._clock_s()
-        return await asyncio.to_thread(Reading.of, now_s, backlog)
+    def _with_members(self) -> list[str]:
+        return [name for name, hosted in self._hosted.items() if hosted.group.members]
 
     async def _publish(self, name: str, hosted: _Hosted) -> None:
         """As `_written`, where nobody waits for it."""

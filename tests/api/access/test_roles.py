@@ -19,6 +19,7 @@ from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 
 RANGE = "0x00000000_0x40000000"
+MEMBER = "/v1/groups/{tenant}/{namespace}/{consumer_group}/members/{member}"
 PLACES = {"cluster": ("*",), "tenant": ("t/*",), "namespace": ("t/n",), "elsewhere": ("u/m",)}
 WHERE: dict[Scope, set[str]] = {
     Scope.ANYWHERE: {"cluster", "tenant", "namespace", "elsewhere"},
@@ -116,6 +117,9 @@ def test_every_route_needs_a_rule_and_no_rule_is_left_over() -> None:
         ("GET", "/openapi.json"),
         ("GET", "/"),
         ("GET", "/docs"),
+        ("DELETE", MEMBER),
+        ("POST", f"{MEMBER}/heartbeat"),
+        ("POST", f"{MEMBER}/commit"),
         ("GET", "/dashboard/{file}"),
         ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}"),
         ("GET", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/{more}"),

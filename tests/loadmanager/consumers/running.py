@@ -1,11 +1,54 @@
-"""A coroutine that runs beside a test, until the test has ended."""
+"""Coordinators for tests: their topics are told, their log is a SQLite file, and they run until the test has ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+from loadmanager.consumers.coordinator.records import Partition
+from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.store import GroupStore
+from statechannel.adapters.kafka.group_commits import GroupInUse
+from statechannel.adapters.sqlite.log import SqliteLog
+from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
+
+
+class KnownTopics:
+    """Two topics, and what was committed."""
+
+    def __init__(self, known: dict[str, int] | None = None) -> None:
+        self.known = known or {"orders": 6}
+        self.blind = 0
+        """So many times nothing is seen."""
+        self.committed: dict[Partition, int] = {}
+        self.in_use = False
+        """Whether Kafka has members of the group."""
+        self.offsets = MemoryOffsets()
+
+    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
+        if self.blind:
+            self.blind -= 1
+            return {}
+        return {topic: self.known[topic] for topic in topics if topic in self.known}
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        if self.in_use:
+            raise GroupInUse(f"{group} has other members")
+        self.committed.update(offsets)
+
+
+async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics, **options: float) -> Coordinator:
+    log = SqliteLog(directory / "groups.db")
+    await log.start(5)
+    stack.push_async_callback(log.close)
+    coordinator = Coordinator(GroupStore(log), topics, time.monotonic, **{"topics_every_s": 0.1, **options})
+    await coordinator.start()
+    await stack.enter_async_context(in_background(coordinator.run()))
+    return coordinator
 
 
 @asynccontextmanager

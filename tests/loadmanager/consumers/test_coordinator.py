@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,39 +15,15 @@ from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
-from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.records import Settings, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
-from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
-from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import even_boundaries, tile
-from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
-from tests.loadmanager.consumers.running import in_background
+from tests.loadmanager.consumers.running import KnownTopics, running
 
 GROUP = f"persistent://{NAMESPACE}/billing"
 BROKERS = 3
-
-
-class KnownTopics:
-    """Two topics, and what was committed."""
-
-    def __init__(self) -> None:
-        self.known = {"orders": 6}
-        self.blind = 0
-        """So many times nothing is seen."""
-        self.committed: dict[Partition, int] = {}
-        self.offsets = MemoryOffsets()
-
-    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
-        if self.blind:
-            self.blind -= 1
-            return {}
-        return {topic: self.known[topic] for topic in topics if topic in self.known}
-
-    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        assert group == GROUP
-        self.committed.update(offsets)
 
 
 class World:
@@ -105,16 +81,6 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
         coordinators = [await running(stack, tmp_path, topics) for _ in range(BROKERS)]
         cluster = await stack.enter_async_context(embedded_cluster(coordinators.pop, brokers=BROKERS, bundles=4))
         yield World(cluster, topics)
-
-
-async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics) -> Coordinator:
-    log = SqliteLog(directory / "groups.db")
-    await log.start(5)
-    stack.push_async_callback(log.close)
-    coordinator = Coordinator(GroupStore(log), topics, time.monotonic, topics_every_s=0.1)
-    await coordinator.start()
-    await stack.enter_async_context(in_background(coordinator.run()))
-    return coordinator
 
 
 async def join_both(world: World) -> dict[str, list[int]]:

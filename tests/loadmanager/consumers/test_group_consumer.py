@@ -25,7 +25,6 @@ from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.hosting import KafkaTopics
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.consumers.coordinator.web import served
 from loadmanager.errors import Conflict
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.kafka.group_commits import GroupCommits
@@ -39,12 +38,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 PARTITIONS = 6
 BROKERS = 3
 WAIT_S = 60.0
-
-
-class Hosted(Coordinator):
-    """With the URL at which it is asked."""
-
-    url = ""
 
 
 class Reading:
@@ -91,7 +84,7 @@ class Reading:
 class World:
     """A topic, a group, and brokers whose admin interfaces and coordinators can be asked."""
 
-    def __init__(self, cluster: EmbeddedCluster[Hosted], kafka: str) -> None:
+    def __init__(self, cluster: EmbeddedCluster[Coordinator], kafka: str) -> None:
         self.cluster = cluster
         self.kafka = kafka
         ours = uuid.uuid4().hex[:8]
@@ -121,21 +114,18 @@ async def world(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncGenerator[W
     kafka = shared_kafka(pytestconfig).address
     async with AsyncExitStack() as stack:
 
-        async def make() -> Hosted:
+        async def make() -> Coordinator:
             log = SqliteLog(tmp_path / "groups.db")
             await log.start(5)
             stack.push_async_callback(log.close)
             topics = KafkaTopics(KafkaGroups(kafka, {"broker.address.family": "v4"}), GroupCommits(kafka))
-            hosted = Hosted(GroupStore(log), topics, time.monotonic)
+            hosted = Coordinator(GroupStore(log), topics, time.monotonic)
             await hosted.start()
             await stack.enter_async_context(in_background(hosted.run()))
-            hosted.url = await stack.enter_async_context(served(hosted))
             return hosted
 
         cluster = await stack.enter_async_context(
-            embedded_cluster(
-                make, brokers=BROKERS, bundles=4, urls=lambda host: {"groups": host.url}, directory=tmp_path
-            )
+            embedded_cluster(make, brokers=BROKERS, bundles=4, directory=tmp_path)
         )
         yield World(cluster, kafka)
 

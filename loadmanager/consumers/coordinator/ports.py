@@ -1,0 +1,49 @@
+"""What the coordinator needs of its broker and of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from loadmanager.consumers.backlog.port import GroupOffsets
+from loadmanager.consumers.coordinator.records import Partition
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
+
+
+class Admitted(Protocol):
+    """What admission gives: `loadmanager.Claim`."""
+
+    @property
+    def bundle(self) -> Bundle: ...
+
+    @property
+    def token(self) -> Token: ...
+
+
+class Admits(Protocol):
+    """What is needed of the broker: `loadmanager.Broker`."""
+
+    def admit(self, topic: str, timeout_s: float = ...) -> AbstractAsyncContextManager[Admitted]: ...
+
+    def claim(self, topic: str) -> Admitted | None: ...
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool: ...
+
+
+class Topics(Protocol):
+    """Where the partitions are."""
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        """What Kafka knows of its groups and topics."""
+        ...
+
+    async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
+        ...
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Store where the group goes on. Raises LogUnavailable; Conflict if the group has members of another kind."""
+        ...
