@@ -29,7 +29,7 @@ ANYBODY = "anonymous"
 """The label of requests whose sender did not prove a name."""
 
 OTHER = "other"
-KINDS = ("lookup", "other")
+KINDS = ("lookup", "heartbeat", "other")
 
 
 class Busiest:
@@ -115,5 +115,7 @@ class Counted:
 
 
 def kind_of(path: str) -> str:
-    """The kind of a request: rates and metrics tell lookups from all others."""
-    return "lookup" if path.startswith(LOOKUPS) else "other"
+    """The kind of a request: metrics tell lookups from all others, and heartbeats of consumers, most of which wait."""
+    if path.startswith(LOOKUPS):
+        return "lookup"
+    return "heartbeat" if path.endswith("/heartbeat") and path.startswith("/v1/groups/") else "other"

@@ -8,7 +8,7 @@ from typing import Any, cast
 from loadmanager.consumers.backlog.figures import Backlog, Figure, backlog_of
 from loadmanager.consumers.backlog.positions import Step
 from loadmanager.consumers.backlog.sums import GroupBacklog
-from loadmanager.consumers.coordinator.records import Partition, listed
+from loadmanager.consumers.coordinator.records import Partition, Rebalance, listed
 from loadmanager.consumers.coordinator.service import Description
 from loadmanager_api.groups.backlogs import Read
 from loadmanager_api.groups.schemas import (
@@ -20,6 +20,7 @@ from loadmanager_api.groups.schemas import (
     MemberShown,
     OffsetsShown,
     PartitionBacklogShown,
+    RebalanceShown,
     StepShown,
     TopicBacklogShown,
 )
@@ -67,6 +68,26 @@ def members_shown(found: Description, names: Collection[str]) -> list[MemberShow
         )
         for name in names
     ]
+
+
+def rebalance_shown(each: Rebalance) -> RebalanceShown:
+    """One rebalance."""
+    return RebalanceShown(
+        number=each.number,
+        generation=each.generation,
+        why=each.why,
+        at_ms=each.at_ms,
+        members=each.members,
+        partitions=each.partitions,
+        moved=each.moved,
+        kept=each.kept,
+        stickiness=each.kept / each.partitions if each.partitions else 1.0,
+        balance_degree=each.balance_degree,
+        settled_ms=each.settled_ms,
+        pause_max_ms=each.pause_max_ms,
+        pause_mean_ms=each.pause_mean_ms,
+        worst=None if each.worst is None else f"{each.worst[0]}-{each.worst[1]}",
+    )
 
 
 def offsets_shown(group: str, steps: Mapping[Partition, Step], *, dry_run: bool) -> OffsetsShown:

@@ -73,6 +73,7 @@ class RebalanceShown(BaseModel):
     partitions per member. Pauses are those of partitions that moved, `worst` one with the longest. Null while it goes
     on, and pauses if nothing moved."""
 
+    number: int
     generation: int
     why: str
     at_ms: int

@@ -22,7 +22,7 @@ from loadmanager.consumers.coordinator.records import Partition, Settings
 from loadmanager.errors import Invalid, NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
-from loadmanager_api.groups.presenting import group_shown, kafka_name, members_shown, offsets_shown
+from loadmanager_api.groups.presenting import group_shown, kafka_name, members_shown, offsets_shown, rebalance_shown
 from loadmanager_api.groups.schemas import (
     GroupChange,
     GroupListed,
@@ -39,8 +39,6 @@ from loadmanager_api.paging import MOST, Cursor, Limit, Paging
 from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:
-    from loadmanager.consumers.coordinator.measures import Rebalance
-
     from loadmanager.consumers.coordinator.service import Coordinator
 
 router = ControlRouter(prefix="/v1/groups", tags=["consumer groups"])
@@ -118,8 +116,8 @@ async def list_rebalances(
     found = await _seen(request, key, lambda coordinator: coordinator.rebalances(key.full_name))
     if isinstance(found, Response):
         return found
-    page = paging.of(found, lambda each: f"{10**15 - each.generation:016}", limit, cursor, r"\d{16}")
-    return [_rebalance_shown(each) for each in page]
+    page = paging.of(found, lambda each: f"{10**15 - each.number:016}", limit, cursor, r"\d{16}")
+    return [rebalance_shown(each) for each in page]
 
 
 @router.patch(GROUP, status_code=204, response_model=None, responses=answers(307, 404, 412))
@@ -269,21 +267,3 @@ async def _answered(request: Request, node: Node, located: Located, work: Work[T
         return await ask(the_coordinator_of(node), work)
     except Moved as moved:
         raise Unavailable(f"the group moves to {moved.broker} at this moment: try again", 0.1) from None
-
-
-def _rebalance_shown(each: Rebalance) -> RebalanceShown:
-    return RebalanceShown(
-        generation=each.generation,
-        why=each.why,
-        at_ms=each.at_ms,
-        members=each.members,
-        partitions=each.partitions,
-        moved=each.moved,
-        kept=each.kept,
-        stickiness=each.kept / each.partitions if each.partitions else 1.0,
-        balance_degree=each.balance_degree,
-        settled_ms=each.settled_ms,
-        pause_max_ms=each.pause_max_ms,
-        pause_mean_ms=each.pause_mean_ms,
-        worst=None if each.worst is None else f"{each.worst[0]}-{each.worst[1]}",
-    )

@@ -20,104 +20,85 @@ it, and only then sends answers. A coordinator that learns that its token is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
-import msgspec
-
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
+from loadmanager.consumers.coordinator.measures import Change, Measures, named
+from loadmanager.consumers.coordinator.member import Member
 from loadmanager.consumers.coordinator.messages import VERSIONS, Answer, Beat, Refusal, View, Why, check
 from loadmanager.consumers.coordinator.records import (
     GroupRecord,
     MemberRecord,
     Mode,
     Partition,
+    Rebalance,
     Record,
     Settings,
     Subscription,
     Written,
-    by_topic,
     encoded,
-    flat,
     key_of,
     listed,
 )
 from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy
 from statechannel.law.record import Token
 
-SLACK_MS, DRIFT = 100, 0.01
-"""A session lasts so much longer here than at the member: clocks may run apart by this share."""
-
-
-class _Member(msgspec.Struct):
-    subscription: Subscription
-    epoch: int
-    ends_ms: int = 0
-    revision: int = 0
-    granted: dict[Partition, int] = {}
-    """Its partitions, each with the revision in which it got it."""
-    revoked: dict[Partition, int] = {}
-    """Those among them that it was told to give up, each with the revision that told it so."""
-    gives_up_by_ms: int | None = None
-    """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
-    prolonged: bool = True
-    sequence: int = 0
-    claims: frozenset[Partition] | None = None
-
-    def session_from(self, now_ms: int) -> int:
-        timeout_ms = self.subscription.session_timeout_ms
-        return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
-
 
 class Group:
     """One group, at the owner of its bundle."""
 
-    def __init__(self, name: str, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings | None = None,
+        wall_offset_ms: int = 0,
+        rebalances: Sequence[Rebalance] = (),
+    ) -> None:
+        """`wall_offset_ms`: from the clock of all events to the time since 1970. `rebalances`: former ones."""
         self.name = name
         self.settings = settings or Settings()
         self.generation = 0
         """Grows with every change of who should read what; where members decide that, of what they decide it by."""
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._holders: dict[Partition, str] = {}
         self._topics: Mapping[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
         self._targets = Targets(self.settings.strategy, {})
+        self.measures = Measures(self._counts, wall_offset_ms, rebalances)
         self._due: dict[str, None] = {"": None}
         """Members whose records are due, in order; "" if just the group's own is."""
 
     @classmethod
     def restored(
-        cls, name: str, records: Mapping[str, Record], now_ms: int, remaining_ms: Mapping[str, int] | None = None
+        cls,
+        name: str,
+        records: Mapping[str, Record],
+        now_ms: int,
+        remaining_ms: Mapping[str, int] | None = None,
+        wall_offset_ms: int = 0,
     ) -> Self:
         """The group as a former owner of its bundle left it in the log: `records` by member, "" for the group's own.
 
         A member has a whole session from now on, for the former owner may have answered it a moment ago; or what the
         former owner says that is left of it (`remaining_ms`). All records are due, under the new owner's token.
         """
-        own = records.get("")
-        group = cls(name, own.settings if isinstance(own, GroupRecord) else None)
+        found = records.get("")
+        own = found if isinstance(found, GroupRecord) else GroupRecord()
+        group = cls(name, own.settings, wall_offset_ms, own.rebalances)
         epochs = [record.epoch for record in records.values() if isinstance(record, MemberRecord)]
-        group.generation = max((own.generation if isinstance(own, GroupRecord) else 0), *epochs, 0)
+        group.generation = max(own.generation, *epochs, 0)
         for member, record in records.items():
             if isinstance(record, MemberRecord):
-                group._restore(member, record, now_ms, (remaining_ms or {}).get(member))
-        group._topics = dict(own.topics) if isinstance(own, GroupRecord) else {}
+                restored = Member.restored(record, now_ms, (remaining_ms or {}).get(member))
+                group._members[member] = restored
+                group._holders.update(dict.fromkeys(restored.granted, member))
+        group._topics = dict(own.topics)
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
         group._due = dict.fromkeys(group._members)
-        group._retarget(now_ms)
+        group._retarget("another coordinator began", now_ms, always=False)
         return group
-
-    def _restore(self, name: str, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> None:
-        granted, revoked = flat(record.granted), flat(record.revoked)
-        member = _Member(record.subscription, record.epoch, 0, record.revision, granted, revoked)
-        member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
-        if record.claims is not None:
-            member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
-        if revoked:
-            member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
-        self._members[name] = member
-        self._holders.update(dict.fromkeys(granted, name))
 
     # --- events
 
@@ -134,9 +115,9 @@ class Group:
         if beat.epoch and (known is None or known.epoch != beat.epoch):
             return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
         if known is None:
-            self._members[name] = _Member(beat.subscription, self.generation + 1)
+            self._members[name] = Member(beat.subscription, self.generation + 1, seen_ms=now_ms)
             self._due[name] = None
-            self._retarget(now_ms)
+            self._retarget(f"{named([name])} joined", now_ms)
         if beat.sequence > self._members[name].sequence:
             self._take(name, beat, now_ms)
         return self.answer(name, beat.generation)
@@ -144,36 +125,39 @@ class Group:
     def leave(self, name: str, now_ms: int) -> None:
         """A member has stopped reading and goes. Nothing happens if it is not there."""
         if name in self._members:
-            self._drop([name], now_ms)
+            self._members[name].seen_ms = now_ms
+            self._drop([name], f"{named([name])} left", now_ms)
 
     def expire(self, now_ms: int) -> list[str]:
         """The members whose sessions are over; they are no members any more."""
         over = [name for name, member in self._members.items() if member.ends_ms <= now_ms]
         if over:
-            self._drop(over, now_ms)
+            self._drop(over, f"the session of {named(over)} is over", now_ms)
         return over
 
     def set_topics(self, topics: Mapping[str, int], now_ms: int) -> None:
         """The topics that exist, with their numbers of partitions; those of other groups too. The mapping is kept."""
         before, self._topics = self._topics, topics
-        if any(before.get(topic) != topics.get(topic) for topic in self.wanted_topics()):
-            self._retarget(now_ms)
+        changed = sorted(topic for topic in self.wanted_topics() if before.get(topic) != topics.get(topic))
+        if changed:
+            self._retarget(f"topic {named(changed)} has another size", now_ms)
 
     def configure(self, settings: Settings, now_ms: int) -> None:
         """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
         check_strategy(settings.strategy)
         if settings != self.settings:
+            why = f"strategy {settings.strategy}, divided by the {settings.mode}"
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
                 member.claims = None
                 self._due[name] = None
-            self._retarget(now_ms)
+            self._retarget(why, now_ms)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
         """Ask the strategy anew, with these rates or lags."""
         self._weights = weights
-        self._retarget(now_ms)
+        self._retarget("asked for" if weights is None else "asked for, by lag", now_ms)
 
     def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> bool:
         """Know what the partitions weigh from now on. Whether the group was divided anew for that: only if nothing
@@ -186,7 +170,7 @@ class Group:
             return False
         if not self._targets.would_change(Situation(self.members, self._known_topics(), weights)):
             return False
-        self._retarget(now_ms)
+        self._retarget("one member had too much to read", now_ms)
         return True
 
     # --- answers
@@ -200,6 +184,11 @@ class Group:
             view = View({each: its.topics for each, its in self.members.items()}, self._known_topics())
         reads = listed(member.granted.keys() - member.revoked.keys())
         return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
+
+    def told(self, name: str, now_ms: int) -> None:
+        """A member is sent the answer that it would get now."""
+        if self.measures.told(name, now_ms):
+            self._due[""] = None
 
     def refusals(
         self, name: str, epoch: int, revision: int, partitions: Iterable[Partition]
@@ -245,7 +234,11 @@ class Group:
 
         In this order: every beginning of it makes sense, for who lost a partition comes before who got it.
         """
-        found = [(key_of(self.name, token, name), self._record(name)) for name in self._due if name]
+        found: list[Written] = []
+        for name in self._due:
+            if name:
+                member = self._members.get(name)
+                found.append((key_of(self.name, token, name), None if member is None else encoded(member.record())))
         if self._due:
             found.append((key_of(self.name, token), encoded(self.record())))
         self._due = {}
@@ -253,18 +246,10 @@ class Group:
 
     def record(self) -> GroupRecord:
         """The group's own record."""
-        return GroupRecord(self.settings, self.generation, self._known_topics())
+        return GroupRecord(self.settings, self.generation, self._known_topics(), self.measures.stored())
 
     def _known_topics(self) -> dict[str, int]:
         return {topic: self._topics[topic] for topic in self.wanted_topics() if topic in self._topics}
-
-    def _record(self, name: str) -> bytes | None:
-        member = self._members.get(name)
-        if member is None:
-            return None
-        claims = None if member.claims is None else listed(member.claims)
-        granted, revoked = by_topic(member.granted), by_topic(member.revoked)
-        return encoded(MemberRecord(member.subscription, member.epoch, member.revision, granted, revoked, claims))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the group contradicts itself."""
@@ -283,10 +268,11 @@ class Group:
     def _take(self, name: str, beat: Beat, now_ms: int) -> None:
         """What a heartbeat says that is newer than the one before."""
         member = self._members[name]
-        member.sequence = beat.sequence
+        member.sequence, member.seen_ms = beat.sequence, now_ms
         freed = [each for each, told in member.revoked.items() if told <= beat.acked]
         for partition in freed:
             del member.revoked[partition], member.granted[partition], self._holders[partition]
+            self._stopped(partition, now_ms)
         if freed:
             self._due[name] = None
         if not member.revoked:
@@ -297,24 +283,31 @@ class Group:
         if member.subscription != beat.subscription:
             member.subscription = beat.subscription
             self._due[name] = None
-            self._retarget(now_ms)
+            self._retarget(f"{named([name])} subscribes to something else", now_ms)
         if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
             member.claims = frozenset(beat.claims)
             self._due[name] = None
-            self._place(self._targets.replace(self._claimed()), now_ms)
+            self._decided(f"{named([name])} claims", self._targets.replace(self._claimed()), now_ms, always=False)
         self._place(freed, now_ms)
 
-    def _drop(self, names: Iterable[str], now_ms: int) -> None:
+    def _drop(self, names: Iterable[str], why: str, now_ms: int) -> None:
         freed: list[Partition] = []
         for name in names:
-            freed += self._members.pop(name).granted
+            gone = self._members.pop(name)
+            freed += gone.granted
             self._due[name] = None
-        for partition in freed:
-            del self._holders[partition]
-        self._retarget(now_ms)
+            self.measures.gone(name)
+            for partition in gone.granted:
+                del self._holders[partition]
+                self._stopped(partition, gone.seen_ms)
+        self._retarget(why, now_ms)
         self._place(freed, now_ms)
 
-    def _retarget(self, now_ms: int) -> None:
+    def _stopped(self, partition: Partition, at_ms: int) -> None:
+        if self._targets.of(partition) is not None:
+            self.measures.stopped(partition, at_ms)
+
+    def _retarget(self, why: str, now_ms: int, *, always: bool = True) -> None:
         """Something changed by which it is decided who should read what."""
         self.generation += 1
         self._due[""] = None
@@ -322,7 +315,26 @@ class Group:
             changed = self._targets.replace(self._claimed())
         else:
             changed = self._targets.renew(Situation(self.members, self._known_topics(), self._weights))
+        self._decided(why, changed, now_ms, always=always)
+
+    def _decided(self, why: str, changed: Collection[Partition], now_ms: int, *, always: bool) -> None:
+        """These partitions should be read by somebody else now, or by nobody. Unless `always`, that counts as a
+        rebalance only if there are some."""
+        moved, first = set[Partition](), set[Partition]()
+        for partition in changed:
+            if self._targets.of(partition) is None:
+                self.measures.abandoned(partition, now_ms)
+            elif partition in self._holders or self.measures.had_reader(partition):
+                moved.add(partition)
+            else:
+                first.add(partition)
+        if always or moved or first:
+            partitions = len(self._targets.all())
+            self.measures.begin(Change(self.generation, why, len(self._members), partitions, moved, first), now_ms)
         self._place(changed, now_ms)
+
+    def _counts(self) -> list[int]:
+        return [len(member.granted) for member in self._members.values()]
 
     def _claimed(self) -> dict[Partition, str]:
         """Who claims what. Who has claimed nothing yet keeps what it should read; of two that claim one partition, the
@@ -353,6 +365,7 @@ class Group:
             if holder is None and wanted is not None:
                 self._holders[partition] = wanted
                 self._members[wanted].granted[partition] = self._next_revision(wanted, told)
+                self.measures.granted(partition, wanted)
             elif holder is not None and holder != wanted and not self._is_revoked(partition):
                 self._members[holder].revoked[partition] = self._next_revision(holder, told)
         for name in told:

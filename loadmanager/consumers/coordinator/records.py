@@ -45,6 +45,29 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = 1
 
 
+class Rebalance(msgspec.Struct, frozen=True, array_like=True):
+    """One rebalance of a group, by `number`; `at_ms` in milliseconds since 1970, `settled_ms` after it.
+
+    Of `partitions`, which somebody should read, `moved` got another reader, `kept` have the same, the others their
+    first. `balance_degree` is the population standard deviation of partitions per member. None: it is not settled, or
+    nothing paused. `worst` has the longest pause.
+    """
+
+    number: int
+    generation: int
+    why: str
+    at_ms: int
+    members: int
+    partitions: int
+    moved: int
+    kept: int
+    balance_degree: float = 0.0
+    settled_ms: int | None = None
+    pause_max_ms: int | None = None
+    pause_mean_ms: float | None = None
+    worst: Partition | None = None
+
+
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A group that has, or had, members."""
 
@@ -53,6 +76,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Grows with every change of who should read what."""
     topics: Mapping[str, int] = {}
     """The numbers of partitions of its topics, as far as they exist."""
+    rebalances: tuple[Rebalance, ...] = ()
+    """The last ones that are settled, oldest first."""
     complete: bool = True
     """Whether all members of the group are in the topic under this token."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Self
@@ -21,7 +22,7 @@ from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.records import Partition, Rebalance, Settings, Subscription
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
 from loadmanager.errors import NotFound
 from loadmanager.model.host import BundleLoad, Destination
@@ -143,6 +144,8 @@ class Coordinator:
             if unknown:
                 self._look.set()
             await self._promised(name, hosted)
+            if not isinstance(answer, Refusal):
+                hosted.group.told(member, self._now_ms())
         if isinstance(answer, Refusal) or not wait_s or _has_news(answer, beat):
             return answer
         self.waiting += 1
@@ -154,6 +157,7 @@ class Coordinator:
             hosted = await self._group(name, claim)
             if member not in hosted.group.members:
                 return hosted.group.heartbeat(member, beat, self._now_ms())  # refuses
+            hosted.group.told(member, self._now_ms())
             return hosted.group.answer(member, beat.generation)
 
     async def leave(self, name: str, member: str) -> None:
@@ -189,6 +193,11 @@ class Coordinator:
             holders = dict(group.holders)
             targets = {each: group.target(each) for each, holder in holders.items() if group.target(each) != holder}
             return Description(name, group.settings, group.generation, group.members, holders, targets)
+
+    async def rebalances(self, name: str) -> list[Rebalance]:
+        """The last rebalances, newest first. Raises as `describe`."""
+        async with self.broker.admit(name) as claim:
+            return (await self._group(name, claim, create=False)).group.measures.rebalances()
 
     async def configure(self, name: str, settings: Settings) -> None:
         """Change strategy or mode. Raises as `heartbeat`."""
@@ -258,7 +267,7 @@ class Coordinator:
 
     async def _take_over(self, name: str, bundle: Bundle, token: Token, remaining_ms: Mapping[str, int] | None) -> None:
         records = await self._store.take_over(name, token)
-        group = Group.restored(name, records, self._now_ms(), remaining_ms)
+        group = Group.restored(name, records, self._now_ms(), remaining_ms, self._wall_offset_ms())
         self._sizes = {**group.record().topics, **self._sizes}
         group.set_topics(self._sizes, self._now_ms())
         hosted = _Hosted(group, bundle, token)
@@ -272,7 +281,7 @@ class Coordinator:
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
                 raise NotFound(f"no group is called {name}: it has had no members yet")
-            group = Group(name)
+            group = Group(name, wall_offset_ms=self._wall_offset_ms())
             group.set_topics(self._sizes, self._now_ms())
             hosted = self._hosted[name] = _Hosted(group, claim.bundle, claim.token)
         if hosted is None or hosted.token != claim.token:
@@ -361,6 +370,9 @@ class Coordinator:
 
     def _now_ms(self) -> int:
         return int(self._clock_s() * 1000)
+
+    def _wall_offset_ms(self) -> int:
+        return int(time.time() * 1000) - self._now_ms()
 
 
 def _has_news(answer: Answer, beat: Beat) -> bool:

@@ -1,0 +1,168 @@
+"""Measures every rebalance: why it began, what moved, how even it left the group, and how long partitions paused. Pure.
+
+A rebalance begins when something changes by which it is decided who should read what. Each partition that gets another
+reader by it, or its first, belongs to it until that reader was told, or until a later rebalance decides about it anew.
+With its last partition it is settled. All work is in proportion to what changes.
+
+A pause is the time from when the former reader had stopped (a dead one: from its last heartbeat) until the next one was
+told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from statistics import pstdev
+
+import msgspec
+
+from loadmanager.consumers.coordinator.records import Partition, Rebalance
+
+KEPT = 100
+STORED = 20
+"""So many of the last ones a later coordinator knows, too."""
+NAME_CHARACTERS = 40
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Who should read what has changed: for `partitions` in all, of which some `moved`, and some get their `first`
+    reader."""
+
+    generation: int
+    why: str
+    members: int
+    partitions: int
+    moved: set[Partition]
+    first: set[Partition]
+
+
+class _Running(msgspec.Struct):
+    """A rebalance so far. `left`: its partitions whose readers were not told yet."""
+
+    began: Rebalance
+    began_ms: int
+    left: set[Partition]
+    pauses: int = 0
+    total_ms: int = 0
+    longest_ms: int = -1
+    worst: Partition | None = None
+
+    def pause(self, partition: Partition, pause_ms: int) -> None:
+        self.pauses += 1
+        self.total_ms += pause_ms
+        if pause_ms > self.longest_ms:
+            self.longest_ms, self.worst = pause_ms, partition
+
+    def shown(self, degree: float, settled_ms: int | None) -> Rebalance:
+        return msgspec.structs.replace(
+            self.began,
+            balance_degree=round(degree, 6),
+            settled_ms=settled_ms,
+            pause_max_ms=self.longest_ms if self.pauses else None,
+            pause_mean_ms=round(self.total_ms / self.pauses, 3) if self.pauses else None,
+            worst=self.worst,
+        )
+
+
+class Measures:
+    """The rebalances of one group. `counts` gives how many partitions each member has; `past` are settled ones. All
+    times are of one steady clock, to which `wall_offset_ms` is added in what is shown."""
+
+    def __init__(
+        self, counts: Callable[[], Iterable[int]], wall_offset_ms: int = 0, past: Sequence[Rebalance] = ()
+    ) -> None:
+        self._counts = counts
+        self._wall_offset_ms = wall_offset_ms
+        self._settled = deque(past, maxlen=KEPT)
+        self._next = max((each.number for each in past), default=0) + 1
+        self._running: dict[int, _Running] = {}
+        """By number, so oldest first."""
+        self._of: dict[Partition, _Running] = {}
+        self._stopped_ms: dict[Partition, int] = {}
+        """When a partition that somebody should read lost its reader."""
+        self._untold: dict[str, set[Partition]] = {}
+
+    def begin(self, change: Change, now_ms: int) -> None:
+        """A rebalance has decided about these partitions; each gets its reader from now on."""
+        began = Rebalance(
+            self._next,
+            change.generation,
+            change.why,
+            now_ms + self._wall_offset_ms,
+            change.members,
+            change.partitions,
+            len(change.moved),
+            change.partitions - len(change.moved) - len(change.first),
+        )
+        self._next += 1
+        running = _Running(began, now_ms, change.moved | change.first)
+        for partition in tuple(running.left):
+            former = self._of.get(partition)
+            if former is not None:
+                former.left.discard(partition)
+                self._settle(former, now_ms)
+            self._of[partition] = running
+        self._running[began.number] = running
+        self._settle(running, now_ms)
+
+    def had_reader(self, partition: Partition) -> bool:
+        """Whether it lost its reader just now, and nobody was told to go on."""
+        return partition in self._stopped_ms
+
+    def stopped(self, partition: Partition, at_ms: int) -> None:
+        """Its reader has stopped."""
+        self._stopped_ms.setdefault(partition, at_ms)
+
+    def gone(self, member: str) -> None:
+        """It is no member any more."""
+        self._untold.pop(member, None)
+
+    def granted(self, partition: Partition, member: str) -> None:
+        """The member may read it as soon as it is told."""
+        self._untold.setdefault(member, set()).add(partition)
+
+    def abandoned(self, partition: Partition, now_ms: int) -> None:
+        """Nobody should read it any more."""
+        self._stopped_ms.pop(partition, None)
+        self._end(partition, now_ms)
+
+    def told(self, member: str, now_ms: int) -> bool:
+        """The member knows all that it may read. Whether a rebalance is settled by that."""
+        before = len(self._running)
+        for partition in self._untold.pop(member, ()):
+            running, stopped_ms = self._of.get(partition), self._stopped_ms.pop(partition, None)
+            if running is not None and stopped_ms is not None:
+                running.pause(partition, now_ms - stopped_ms)
+            self._end(partition, now_ms)
+        return len(self._running) < before
+
+    def rebalances(self) -> list[Rebalance]:
+        """The last ones, newest first."""
+        degree = self._degree()
+        going_on = [each.shown(degree, None) for each in self._running.values()]
+        return sorted((*self._settled, *going_on), key=lambda each: each.number, reverse=True)[:KEPT]
+
+    def stored(self) -> tuple[Rebalance, ...]:
+        """The settled ones for the group's record."""
+        return tuple(self._settled)[-STORED:]
+
+    def _end(self, partition: Partition, now_ms: int) -> None:
+        running = self._of.pop(partition, None)
+        if running is not None:
+            running.left.discard(partition)
+            self._settle(running, now_ms)
+
+    def _settle(self, running: _Running, now_ms: int) -> None:
+        if not running.left and self._running.pop(running.began.number, None) is not None:
+            self._settled.append(running.shown(self._degree(), max(0, now_ms - running.began_ms)))
+
+    def _degree(self) -> float:
+        counts = list(self._counts())
+        return pstdev(counts) if counts else 0.0
+
+
+def named(members: Collection[str]) -> str:
+    """One or more members in a sentence."""
+    first, *others = members
+    short = first if len(first) <= NAME_CHARACTERS else f"{first[: NAME_CHARACTERS - 1]}…"
+    return f"{short} and {len(others)} more" if others else short

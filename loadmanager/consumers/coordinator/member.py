@@ -1,0 +1,62 @@
+"""One member of a group, as its coordinator knows it. Pure; `group.py` changes it."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+from loadmanager.consumers.coordinator.records import (
+    MemberRecord,
+    Partition,
+    Subscription,
+    by_topic,
+    flat,
+    listed,
+)
+
+SLACK_MS, DRIFT = 100, 0.01
+"""A session lasts so much longer here than at the member: clocks may run apart by this share."""
+
+
+class Member(msgspec.Struct):
+    """What it said, how long its session lasts, and what it may read."""
+
+    subscription: Subscription
+    epoch: int
+    ends_ms: int = 0
+    seen_ms: int = 0
+    """When its last heartbeat came."""
+    revision: int = 0
+    granted: dict[Partition, int] = {}
+    """Its partitions, each with the revision in which it got it."""
+    revoked: dict[Partition, int] = {}
+    """Those among them that it was told to give up, each with the revision that told it so."""
+    gives_up_by_ms: int | None = None
+    """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
+    prolonged: bool = True
+    sequence: int = 0
+    claims: frozenset[Partition] | None = None
+
+    @classmethod
+    def restored(cls, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> Self:
+        """As a former coordinator left it; `remaining_ms` of its session, or a whole one if that is not known."""
+        granted, revoked = flat(record.granted), flat(record.revoked)
+        member = cls(record.subscription, record.epoch, 0, now_ms, record.revision, granted, revoked)
+        member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
+        if record.claims is not None:
+            member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+        if revoked:
+            member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
+        return member
+
+    def session_from(self, now_ms: int) -> int:
+        """When a session ends that was prolonged now."""
+        timeout_ms = self.subscription.session_timeout_ms
+        return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
+
+    def record(self) -> MemberRecord:
+        """What the log keeps of it."""
+        claims = None if self.claims is None else listed(self.claims)
+        granted, revoked = by_topic(self.granted), by_topic(self.revoked)
+        return MemberRecord(self.subscription, self.epoch, self.revision, granted, revoked, claims)
