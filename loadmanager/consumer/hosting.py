@@ -1,7 +1,6 @@
 """Hosts the coordinator of consumer groups in a broker, on the Kafka of the cluster's log.
 
-    export LOADMANAGER_LOG=kafka://kafka:9092
-    loadmanager broker … --host loadmanager.consumer.hosting:make_host
+    loadmanager broker --log kafka://kafka:9092 … --host loadmanager.consumer.hosting:make_host
 
 Members ask at the broker's admin endpoint. The groups' state is in a compacted topic beside the channel's.
 """
@@ -74,6 +73,6 @@ class GroupHost(Coordinator):
         await super().acquire(bundle, token, hand_off)
 
 
-def make_host() -> GroupHost:
-    """The factory: settings come from the environment, as the broker's do."""
-    return GroupHost(Settings())
+def make_host(settings: Settings) -> GroupHost:
+    """The factory for `--host`; the settings are the broker's."""
+    return GroupHost(settings)

@@ -360,6 +360,7 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
         (1, "names no file", ("--coordination", "sqlite:")),
         (1, "without prepare, acquire, release, abandon, load", ("--host", "os:getcwd")),
         (1, "TypeError", ("--host", "json:loads")),
+        (1, "is not on Kafka", ("--host", "loadmanager.consumer.hosting:make_host")),
         (1, "--insecure", ("--listen", "0.0.0.0:0")),
         (1, "token_keys=absent: cannot read", ("--set", "token_keys=absent", "--set", "superusers=root")),
         (2, "belong together", ("--set", "tls_certificate=absent")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -60,7 +61,7 @@ def broker(
     log_to_stderr(settings.log_format, verbose=verbose)
     if "advertised" not in settings.model_fields_set:  # nor in the environment
         settings = settings.model_copy(update={"advertised": listen or ADDRESS})
-    host = _host(host_name) if host_name else Idle()
+    host = _host(host_name, settings) if host_name else Idle()
     raise SystemExit(_run(settings, host, pairs(urls, "--url"), listen))
 
 
@@ -89,7 +90,7 @@ class Idle:
         return {}
 
 
-def _host(name: str) -> Any:
+def _host(name: str, settings: Any) -> Any:
     module, colon, factory = name.partition(":")
     if not colon:
         raise click.UsageError(f"--host {name}: write module:factory")
@@ -99,7 +100,7 @@ def _host(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise Failed(f"--host {name}: {error}") from None
     try:
-        host = make()
+        host = make(settings) if _wants_settings(make) else make()
     except Exception as error:
         logging.getLogger("loadmanager").debug("--host %s", name, exc_info=True)
         raise Failed(f"--host {name}: calling it raised {type(error).__name__}: {error}") from None
@@ -110,6 +111,15 @@ def _host(name: str) -> Any:
             "see loadmanager.model.host.BundleHost"
         )
     return host
+
+
+def _wants_settings(factory: Any) -> bool:
+    """Whether it has a parameter that must be given."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # some functions in C say nothing
+        return False
+    return any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
 
 def _kind(host: object) -> str:

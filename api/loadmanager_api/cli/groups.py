@@ -104,7 +104,7 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
 def rebalance(remote: Remote, group: Key, by_lag: bool) -> None:
     """Divide the partitions of a group anew."""
     run(ask(remote, "POST", f"{_path(group)}/rebalance", body={"by_lag": by_lag}))
-    done(remote, f"{group} is divided anew; groups rebalances shows what moves", group=str(group))
+    done(remote, f"{_name(group)} is divided anew; groups rebalances shows what moves", group=_name(group))
 
 
 @groups.command()
@@ -164,7 +164,7 @@ def reset_offsets(
     """Let a group go on reading elsewhere, while it runs. Its members stop reading there, and go on by themselves."""
     if partitions and topic is None:
         raise click.UsageError("--partition is of one topic: name it with --topic")
-    confirm(remote, f"This lets {group} skip records, or read them again")
+    confirm(remote, f"This lets {_name(group)} skip records, or read them again")
     body = {"to": to, "topic": topic, "partitions": list(partitions) or None, "timeout_s": stop_s}
     found = run(ask(remote, "PUT", f"{_path(group)}/offsets", body=body, previews=True))
     columns = ("topic", "partition", "before", "after")
@@ -173,7 +173,7 @@ def reset_offsets(
     if remote.for_people:
         would = "would " if found["dry_run"] else ""
         echo(
-            f"\n{found['group']} {would or ''}{'skip' if would else 'skips'} {found['skipped']} records and "
+            f"\n{found['group']} {would}{'skip' if would else 'skips'} {found['skipped']} records and "
             f"{'read' if would else 'reads'} {found['again']} again, in {found['partitions']} partitions"
         )
 
@@ -185,7 +185,7 @@ def reset_offsets(
 def set_strategy(remote: Remote, group: Key, strategy: str) -> None:
     """Set how a group's partitions are divided."""
     run(ask(remote, "PATCH", _path(group), body={"strategy": strategy}))
-    done(remote, f"{group} is divided by {strategy}", group=str(group), strategy=strategy)
+    done(remote, f"{_name(group)} is divided by {strategy}", group=_name(group), strategy=strategy)
 
 
 @groups.command("set-mode")
@@ -196,12 +196,16 @@ def set_mode(remote: Remote, group: Key, mode: str) -> None:
     """Set who divides a group's partitions: its coordinator (server), or its members (client)."""
     run(ask(remote, "PATCH", _path(group), body={"mode": mode}))
     who = "its coordinator" if mode == "server" else "its members"
-    done(remote, f"{group} is divided by {who}", group=str(group), mode=mode)
+    done(remote, f"{_name(group)} is divided by {who}", group=_name(group), mode=mode)
+
+
+def _name(group: Key) -> str:
+    """Its `group.id`."""
+    return group.full_name.partition("://")[2]
 
 
 def _path(group: Key) -> str:
-    name = group.full_name.partition("://")[2]
-    return f"/v1/groups/{group.namespace}/{segment(name.removeprefix(group.namespace + '/'))}"
+    return f"/v1/groups/{group.namespace}/{segment(_name(group).removeprefix(group.namespace + '/'))}"
 
 
 def _count(partitions: dict[str, list[int]]) -> int:

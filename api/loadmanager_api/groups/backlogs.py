@@ -26,6 +26,7 @@ from loadmanager.errors import Unavailable
 from loadmanager_api.groups.calling import ask, coordinator_of
 from statechannel.errors import LogError
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 FRESH_S = 1.0
@@ -53,7 +54,7 @@ class Backlogs:
         self._node = node
         self._own: GroupOffsets | None = None
         self._reads: OrderedDict[Wanted, tuple[float, asyncio.Task[Read]]] = OrderedDict()
-        self._windows: OrderedDict[Wanted, Window] = OrderedDict()
+        self._windows: OrderedDict[tuple[str, str | None], Window] = OrderedDict()
 
     async def groups(self) -> Sequence[str]:
         """The names of all groups in Kafka, in order. Raises Unavailable; Invalid if the log is not on Kafka."""
@@ -80,8 +81,8 @@ class Backlogs:
         topics = () if topic is None else (topic,)
         backlog = await self._asked(lambda reader: reader.read(group, topics, ages=ages))
         at_ms = self._node.world.wall_ms()
-        window = self._windows.get(wanted) or Window(WINDOW_S)
-        _keep(self._windows, wanted, window)
+        window = self._windows.get((group, topic)) or Window(WINDOW_S)
+        _keep(self._windows, (group, topic), window)
         window.add(time.monotonic(), backlog.sum(at_ms))
         return Read(backlog, at_ms, window.forecast())
 
@@ -106,8 +107,8 @@ class Backlogs:
         return await work(BacklogReader(self._own, asyncio.to_thread))
 
 
-def _keep(kept: OrderedDict[Wanted, T], wanted: Wanted, value: T) -> None:
-    kept[wanted] = value
-    kept.move_to_end(wanted)
+def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
     while len(kept) > KEPT:
         kept.popitem(last=False)

@@ -140,13 +140,20 @@ class Group:
         before, self._topics = self._topics, topics
         changed = sorted(topic for topic in self.wanted_topics() if before.get(topic) != topics.get(topic))
         if changed:
-            self._retarget(f"topic {named(changed)} has another size", now_ms)
+            size = topics.get(changed[0])
+            now = "is gone" if size is None else f"has {size} partitions"
+            more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+            self._retarget(f"topic {changed[0]} {now}{more}", now_ms)
 
     def configure(self, settings: Settings, now_ms: int) -> None:
         """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
         check_strategy(settings.strategy)
         if settings != self.settings:
-            why = f"strategy {settings.strategy}, divided by the {settings.mode}"
+            changes = (
+                ("strategy", settings.strategy, self.settings.strategy),
+                ("mode", settings.mode, self.settings.mode),
+            )
+            why = ", ".join(f"{name} {new}" for name, new, old in changes if new != old)
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():

@@ -280,7 +280,7 @@ class Coordinator:
         hosted = self._hosted.get(name)
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
-                raise NotFound(f"no group is called {name}: it has had no members yet")
+                raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
             group.set_topics(self._sizes, self._now_ms())
             hosted = self._hosted[name] = _Hosted(group, claim.bundle, claim.token)
