@@ -227,6 +227,7 @@ async def test_offsets_are_reset_while_members_read(
         while not resetting.done():
             for name in "ab":
                 await world.beat(name)
+            await asyncio.sleep(0.01)
     status, found, _ = await resetting
     assert (status, found["skipped"], found["again"], found["dry_run"]) == (200, skipped, again, False)
     assert world.topics.committed == {("orders", number): after for number in range(6)}
@@ -240,6 +241,7 @@ async def test_only_some_partitions_are_reset(world: World) -> None:
         while not resetting.done():
             for name in "ab":
                 await world.beat(name)
+            await asyncio.sleep(0.01)
     status, found, _ = await resetting
     assert (status, found["steps"]) == (
         200,

@@ -41,7 +41,7 @@ from loadmanager.consumers.coordinator.records import (
     key_of,
     listed,
 )
-from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy
+from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy, claimed
 from statechannel.law.record import Token
 
 
@@ -65,8 +65,9 @@ class Group:
         self._topics: Mapping[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
         self._targets = Targets(self.settings.strategy, {})
+        self._withheld: set[Partition] = set()
         self.measures = Measures(self._counts, wall_offset_ms, rebalances)
-        self._due: dict[str, None] = {"": None}
+        self._due: dict[str, None] = {}
         """Members whose records are due, in order; "" if just the group's own is."""
 
     @classmethod
@@ -180,6 +181,17 @@ class Group:
         self._retarget("one member had too much to read", now_ms)
         return True
 
+    def withhold(self, partitions: Collection[Partition], now_ms: int) -> None:
+        """Nobody may read these until they are given back; who holds one is told to give it up. Another coordinator
+        does not know it."""
+        self._withheld.update(partitions)
+        self._place(partitions, now_ms)
+
+    def give_back(self, partitions: Collection[Partition], now_ms: int) -> None:
+        """Who should read these may; who has not given one up yet does so first."""
+        self._withheld.difference_update(partitions)
+        self._place(partitions, now_ms)
+
     # --- answers
 
     def answer(self, name: str, generation: int = 0) -> Answer:
@@ -210,6 +222,11 @@ class Group:
             return dict.fromkeys(partitions, over)
         not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
         return {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it ever had a member or a setting."""
+        return self.generation > 0
 
     @property
     def members(self) -> Mapping[str, Subscription]:
@@ -268,7 +285,7 @@ class Group:
             assert (member.gives_up_by_ms is not None) == bool(member.revoked), f"{name} has a time for it"
             assert all(told <= member.revision for told in (*member.granted.values(), *member.revoked.values()))
         for partition, wanted in self._targets.all().items():
-            assert partition in self._holders, f"{partition} is free, and {wanted} waits for it"
+            assert partition in self._holders or partition in self._withheld, f"{wanted} waits for {partition}"
 
     # --- steps
 
@@ -344,18 +361,8 @@ class Group:
         return [len(member.granted) for member in self._members.values()]
 
     def _claimed(self) -> dict[Partition, str]:
-        """Who claims what. Who has claimed nothing yet keeps what it should read; of two that claim one partition, the
-        one that should read it already keeps it."""
-        silent = {name for name, member in self._members.items() if member.claims is None}
-        found = {
-            each: name for each, name in self._targets.all().items() if name in silent and self._exists(each, name)
-        }
-        for name in sorted(self._members):
-            for partition in self._members[name].claims or ():
-                taken = found.get(partition)
-                if self._exists(partition, name) and (taken is None or self._targets.of(partition) == name):
-                    found[partition] = name
-        return found
+        claims = {name: member.claims for name, member in self._members.items()}
+        return claimed(claims, self._targets.all(), self._exists)
 
     def _exists(self, partition: Partition, reader: str) -> bool:
         topic, number = partition
@@ -368,7 +375,8 @@ class Group:
         """Grant what is free to who should read it, and revoke what somebody else holds."""
         told: set[str] = set()
         for partition in partitions:
-            holder, wanted = self._holders.get(partition), self._targets.of(partition)
+            holder = self._holders.get(partition)
+            wanted = None if partition in self._withheld else self._targets.of(partition)
             if holder is None and wanted is not None:
                 self._holders[partition] = wanted
                 self._members[wanted].granted[partition] = self._next_revision(wanted, told)

@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 import msgspec
 
-from loadmanager.client.redirection import NotServing
+from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
 from loadmanager.consumers.coordinator.records import Partition, Rebalance, Settings, Subscription
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
-from loadmanager.errors import NotFound
+from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
@@ -48,22 +49,6 @@ class Description(msgspec.Struct, frozen=True):
     members: Mapping[str, Subscription]
     holders: Mapping[Partition, str]
     targets: Mapping[Partition, str | None]
-
-
-class _Hosted:
-    """A group of a bundle that is ours."""
-
-    def __init__(self, group: Group, bundle: Bundle, token: Token) -> None:
-        self.group = group
-        self.bundle = bundle
-        self.token = token
-        self.news = asyncio.Event()
-        self.beats = 0
-
-    def tell(self) -> None:
-        """Wake the heartbeats that wait."""
-        self.news.set()
-        self.news = asyncio.Event()
 
 
 class Coordinator:
@@ -96,7 +81,7 @@ class Coordinator:
         self._topics = topics
         self._clock_s = clock_s
         self._topics_every_s = topics_every_s
-        self._hosted: dict[str, _Hosted] = {}
+        self._hosted: dict[str, Hosted] = {}
         self._bundles: dict[Bundle, Token] = {}
         self._sizes: dict[str, int] = {}
         self._missed: dict[str, int] = {}
@@ -146,11 +131,11 @@ class Coordinator:
             await self._promised(name, hosted)
             if not isinstance(answer, Refusal):
                 hosted.group.told(member, self._now_ms())
-        if isinstance(answer, Refusal) or not wait_s or _has_news(answer, beat):
+        if isinstance(answer, Refusal) or not wait_s or has_news(answer, beat):
             return answer
         self.waiting += 1
         try:
-            await self._wait_for_news(name, hosted, member, beat, wait_s)
+            await hosted.until_news(member, beat, wait_s)
         finally:
             self.waiting -= 1
         async with self.broker.admit(name) as claim:
@@ -177,10 +162,11 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             refused = hosted.group.refusals(member, epoch, revision, offsets)
-            await self._promised(name, hosted)
             allowed = {partition: offset for partition, offset in offsets.items() if partition not in refused}
-            if allowed:
-                await self._topics.commit(name, allowed)
+            with hosted.storing(allowed):
+                await self._promised(name, hosted)
+                if allowed:
+                    await self._topics.commit(name, allowed)
             return refused
 
     # --- administrators
@@ -212,6 +198,20 @@ class Coordinator:
             hosted = await self._group(name, claim, create=False)
             hosted.group.rebalance(weights, self._now_ms())
             await self._promised(name, hosted)
+
+    async def reset(self, name: str, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Let the group go on at these offsets, while it runs: its members give these partitions up, and read them
+        again when the offsets are stored. A group without members need not be known here.
+
+        Raises as `heartbeat` and as `Topics.commit`; Conflict if one of the partitions is being reset already;
+        Unavailable if one is not given up in time, and NotServing if the group moves meanwhile: nothing is stored then.
+        """
+        async with self._withheld(name, offsets) as hosted:
+            is_free = await hosted.until_free(offsets, timeout_s)
+            if not is_free and not hosted.is_gone:
+                who = hosted.holds_up(offsets)
+                raise Unavailable(f"{who} did not stop within {timeout_s:g} s: no offset of {name} was changed")
+            await self._commit_free(name, hosted, offsets)
 
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
@@ -270,32 +270,61 @@ class Coordinator:
         group = Group.restored(name, records, self._now_ms(), remaining_ms, self._wall_offset_ms())
         self._sizes = {**group.record().topics, **self._sizes}
         group.set_topics(self._sizes, self._now_ms())
-        hosted = _Hosted(group, bundle, token)
+        hosted = Hosted(group, bundle, token)
         await self._written(name, hosted)
         self._hosted[name] = hosted
         outdated = self._store.table.outdated(name, token)
         await self._store.write(name, token, outdated)
 
-    async def _group(self, name: str, claim: Admitted, *, create: bool = True) -> _Hosted:
+    async def _group(self, name: str, claim: Admitted, *, create: bool = True) -> Hosted:
         hosted = self._hosted.get(name)
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
                 raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
             group.set_topics(self._sizes, self._now_ms())
-            hosted = self._hosted[name] = _Hosted(group, claim.bundle, claim.token)
+            hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         if hosted is None or hosted.token != claim.token:
             raise NotServing(f"the groups of {claim.bundle} are not loaded")
         return hosted
 
-    async def _written(self, name: str, hosted: _Hosted) -> None:
+    @asynccontextmanager
+    async def _withheld(self, name: str, partitions: Collection[Partition]) -> AsyncGenerator[Hosted]:
+        """Nobody may read these meanwhile. The bundle may move: no admission waits for members."""
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim)
+        hosted.begin_reset(partitions)
+        hosted.group.withhold(partitions, self._now_ms())
+        try:
+            await self._publish(name, hosted)
+            yield hosted
+        finally:
+            hosted.resetting.difference_update(partitions)
+            hosted.group.give_back(partitions, self._now_ms())
+            if not hosted.is_gone and not hosted.group.is_known and not hosted.resetting:
+                del self._hosted[name]
+            elif not hosted.is_gone:
+                await self._publish(name, hosted)
+
+    async def _commit_free(self, name: str, hosted: Hosted, offsets: Mapping[Partition, int]) -> None:
+        """Store what nobody reads; a planned move waits for it. Raises NotServing if the group is not ours any more."""
+        moved = NotServing(f"{name} moved while its offsets were reset: none was changed; try again", 0.1)
+        try:
+            async with self.broker.admit(name) as claim:
+                if hosted.is_gone or claim.token != hosted.token:
+                    raise moved
+                await self._topics.commit(name, offsets)
+        except Moved:
+            raise moved from None
+
+    async def _written(self, name: str, hosted: Hosted) -> None:
         """What the last event changed is in the log, and still counts there. Raises Fenced."""
         entries = hosted.group.written(hosted.token)
         if entries:
             hosted.tell()
         await self._store.write(name, hosted.token, entries)
 
-    async def _promised(self, name: str, hosted: _Hosted) -> None:
+    async def _promised(self, name: str, hosted: Hosted) -> None:
         """As `_written`; and while that was read back the bundle was still ours, so every later owner sees it.
 
         The fence of a later owner stops us only in groups that it knew. Raises Fenced, NotServing.
@@ -305,19 +334,12 @@ class Coordinator:
         if claim is None or claim.token != hosted.token:
             raise NotServing(f"{hosted.bundle} is not served here any more")
 
-    async def _wait_for_news(self, name: str, hosted: _Hosted, member: str, beat: Beat, wait_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while self._hosted.get(name) is hosted and member in hosted.group.members:
-                    if _has_news(hosted.group.answer(member, beat.generation), beat):
-                        return
-                    await hosted.news.wait()
-
     def _drop(self, bundle: Bundle) -> None:
         self._bundles.pop(bundle, None)
         for name, hosted in tuple(self._hosted.items()):
             if hosted.bundle == bundle:
                 del self._hosted[name]
+                hosted.is_gone = True
                 hosted.tell()
 
     async def _expire(self) -> None:
@@ -363,7 +385,7 @@ class Coordinator:
     def _with_members(self) -> list[str]:
         return [name for name, hosted in self._hosted.items() if hosted.group.members]
 
-    async def _publish(self, name: str, hosted: _Hosted) -> None:
+    async def _publish(self, name: str, hosted: Hosted) -> None:
         """As `_written`, where nobody waits for it."""
         with suppress(Fenced):
             await self._written(name, hosted)
@@ -373,7 +395,3 @@ class Coordinator:
 
     def _wall_offset_ms(self) -> int:
         return int(time.time() * 1000) - self._now_ms()
-
-
-def _has_news(answer: Answer, beat: Beat) -> bool:
-    return answer.revision != beat.acked or answer.view is not None or not answer.lease_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -121,6 +121,23 @@ class Targets:
             changed.update(its)
             self._target.update((partition, member) for partition in its)
         return changed
+
+
+def claimed(
+    claims: Mapping[str, Collection[Partition] | None],
+    target: Mapping[Partition, str],
+    exists: Callable[[Partition, str], bool],
+) -> dict[Partition, str]:
+    """Who claims what, where members divide the partitions. Who has claimed nothing yet (None) keeps what it should
+    read; of two that claim one partition, the one that should read it already keeps it."""
+    silent = {name for name, its in claims.items() if its is None}
+    found = {each: name for each, name in target.items() if name in silent and exists(each, name)}
+    for name in sorted(claims):
+        for partition in claims[name] or ():
+            taken = found.get(partition)
+            if exists(partition, name) and (taken is None or target.get(partition) == name):
+                found[partition] = name
+    return found
 
 
 def _whole(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:

@@ -207,6 +207,22 @@ async def test_a_topic_that_is_gone_is_read_by_nobody(world: World) -> None:
                 await world.beat(name, wait_s=0.1)
 
 
+async def test_rebalances_are_measured_and_outlive_a_move(world: World) -> None:
+    began_ms = time.time() * 1000 - 1
+    await join_both(world)
+    await world.beat("b")
+    before = await world.coordinator.rebalances(GROUP)
+    newest = before[0]
+    assert (newest.why, newest.members, newest.partitions, newest.moved, newest.kept) == ("b joined", 2, 6, 3, 3)
+    assert newest.settled_ms is not None
+    assert newest.pause_max_ms is not None
+    assert 0 <= newest.pause_max_ms <= newest.settled_ms
+    assert began_ms <= newest.at_ms <= time.time() * 1000
+    for broker in world.cluster.brokers:
+        await world.cluster.transfer(GROUP, broker)
+        assert await world.coordinator.rebalances(GROUP) == before
+
+
 async def test_settings_of_a_group_outlive_a_move(world: World) -> None:
     await join_both(world)
     await world.coordinator.configure(GROUP, Settings(strategy="AVG_BY_CIRCLE"))

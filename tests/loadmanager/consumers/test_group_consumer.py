@@ -100,6 +100,12 @@ class World:
             self.sent += 1
         assert self._producer.flush(WAIT_S) == 0
 
+    @property
+    def coordinator(self) -> Coordinator:
+        owner = self.cluster.owner(self.group)
+        assert owner is not None
+        return self.cluster.host(owner)
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Send a little all the time, until this holds."""
         deadline_s = time.monotonic() + WAIT_S
@@ -190,6 +196,47 @@ async def test_who_comes_back_goes_on_where_it_stopped(world: World) -> None:
     await finished(world, first, second)
     assert len(second.seen) == 30
     assert_read_once(world, first, second)
+
+
+async def test_offsets_are_reset_while_consumers_read(world: World) -> None:
+    first, second = Reading(world), Reading(world)
+    await world.until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 3)
+    before, kept = first.consumer.assignment, second.consumer.assignment
+    mine = {number for _, number in before}
+    await world.until(lambda: world.sent > 300)
+    mark, told = world.sent, list(second.told)
+    async with asyncio.timeout(WAIT_S):
+        while len(first.seen + second.seen) < mark:
+            await asyncio.sleep(0.05)
+    sending = asyncio.create_task(world.until(lambda: world.sent > mark + 300))
+    await world.coordinator.reset(world.group, dict.fromkeys(before, 0), WAIT_S)
+    await sending
+    await world.until(lambda: first.consumer.assignment == before)
+    async with asyncio.timeout(WAIT_S):
+        while any((first.seen + second.seen)[str(each)] < 2 for each in range(mark) if each % PARTITIONS in mine):
+            await asyncio.sleep(0.05)
+    assert second.consumer.assignment == kept
+    assert second.told == told, "who reads nothing there notices nothing"
+    assert not any(what == "lost" for what, _ in first.told)
+    await finished(world, first, second)
+    seen = first.seen + second.seen
+    assert len(seen) == world.sent, "none is lost"
+    assert all(times == 1 for value, times in seen.items() if int(value) % PARTITIONS not in mine), "nor repeated there"
+    assert all(times <= 2 for times in seen.values()), "no former commit took the group back"
+    committed = await world.coordinator.offsets.committed(world.group.partition("://")[2])
+    assert committed is not None
+    assert sum(committed[world.topic].values()) == world.sent, "all commits since then are there"
+
+
+async def test_who_reads_nothing_of_a_reset_group_begins_there(world: World) -> None:
+    await asyncio.to_thread(world.send, 60)
+    await world.coordinator.reset(world.group, {(world.topic, number): 7 for number in range(PARTITIONS)}, WAIT_S)
+    reading = Reading(world)
+    async with asyncio.timeout(WAIT_S):
+        while len(reading.seen) < 60 - 7 * PARTITIONS:
+            await asyncio.sleep(0.05)
+    await reading.stop()
+    assert min(map(int, reading.seen)) == 7 * PARTITIONS
 
 
 async def test_a_group_with_members_of_kafkas_own_protocol_is_told_so(world: World) -> None:

@@ -43,6 +43,9 @@ class World:
         self.now_ms = 0
         self.token = Token(1, 0, 1)
         self.log: dict[str, bytes] = {}
+        self.withheld: set[Partition] = set()
+        self.free: set[Partition] = set()
+        """Those of them that nobody holds any more."""
         self.topics = {"a": 4, "b": 3}
         self.group = Group(NAME)
         self.group.set_topics(dict(self.topics), 0)
@@ -70,6 +73,8 @@ class World:
             self.resize: 0.7,
             self.configure: 0.4,
             self.weigh: 0.5,
+            self.withhold: 0.7,
+            self.give_back: 1,
         }
 
     def play(self, steps: int) -> None:
@@ -186,6 +191,7 @@ class World:
         self.group.set_topics(dict(self.topics), self.now_ms)
         self.token = Token(1, 0, self.token.offset + 1)
         self.log = {}
+        self.withheld, self.free = set(), set()
 
     def die_while_writing(self) -> None:
         """Of what an event changed the log has a part, and nobody was answered."""
@@ -209,10 +215,27 @@ class World:
         weights = {("a", each): self.random.random() for each in range(5)}
         self.group.rebalance(weights, self.now_ms)
 
+    def withhold(self) -> None:
+        """A reset of offsets begins."""
+        some = [
+            (topic, each) for topic, size in self.topics.items() for each in range(size) if self.random.random() < 0.3
+        ]
+        self.seen["withheld"] += len(some)
+        self.withheld.update(some)
+        self.group.withhold(some, self.now_ms)
+
+    def give_back(self) -> None:
+        """It ends, or was given up: some of the partitions are still read."""
+        self.group.give_back(self.withheld, self.now_ms)
+        self.withheld, self.free = set(), set()
+
     # --- what holds
 
     def check(self) -> None:
         self.group.check_invariants()
+        for each in self.free:
+            assert each not in self.group.holders, f"{each} is withheld, and was free"
+        self.free = {each for each in self.withheld if each not in self.group.holders}
         readers: dict[Partition, str] = {}
         for member in self.members:
             for partition in member.holds(self.now_ms):
@@ -221,6 +244,7 @@ class World:
 
     def settle(self) -> None:
         """Everything works again, and everybody does what they are told: then all is read, by who should."""
+        self.give_back()
         self.group.configure(Settings(Mode.SERVER, self.group.settings.strategy), self.now_ms)
         for _ in range(16):
             self.now_ms += 300
@@ -252,4 +276,6 @@ def test_worlds_are_eventful() -> None:
         world = World(seed)
         world.play(STEPS)
         seen += world.seen
-    assert all(seen[each] > 50 for each in ("assigned", "revoked", "given up", "lost", "expired", "taken over")), seen
+    assert all(
+        seen[each] > 50 for each in ("withheld", "assigned", "revoked", "given up", "lost", "expired", "taken over")
+    ), seen

@@ -1,0 +1,89 @@
+"""A group of a bundle that is ours, with what waits for it and what is under way for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Generator
+from contextlib import contextmanager, suppress
+
+from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.measures import named
+from loadmanager.consumers.coordinator.messages import Answer, Beat
+from loadmanager.consumers.coordinator.records import Partition
+from loadmanager.errors import Conflict
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
+
+
+class Hosted:
+    """One group. Belongs to the coordinator's loop."""
+
+    def __init__(self, group: Group, bundle: Bundle, token: Token) -> None:
+        self.group = group
+        self.bundle = bundle
+        self.token = token
+        self.news = asyncio.Event()
+        self.beats = 0
+        self.resetting: set[Partition] = set()
+        """Partitions whose offsets are being reset."""
+        self.is_gone = False
+        """Another coordinator has the group."""
+        self._stored: Counter[Partition] = Counter()
+        """Partitions of which members' commits are on their way to Kafka."""
+
+    def tell(self) -> None:
+        """Wake all that wait: heartbeats, and resets."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def until_news(self, member: str, beat: Beat, wait_s: float) -> None:
+        """Wait until the answer to a member's heartbeat is another one, as long as the group is ours."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self.is_gone and member in self.group.members:
+                    if has_news(self.group.answer(member, beat.generation), beat):
+                        return
+                    await self.news.wait()
+
+    def begin_reset(self, partitions: Collection[Partition]) -> None:
+        """Raise Conflict if one of them is being reset already."""
+        both = self.resetting.intersection(partitions)
+        if both:
+            topic, number = min(both)
+            raise Conflict(f"partition {number} of {topic} is being reset already: try again when that has ended")
+        self.resetting.update(partitions)
+
+    @contextmanager
+    def storing(self, partitions: Collection[Partition]) -> Generator[None]:
+        """Around a member's commit: a reset waits for it, so that it does not overwrite the new offset."""
+        self._stored.update(partitions)
+        try:
+            yield
+        finally:
+            self._stored.subtract(partitions)
+            self._stored = +self._stored
+            if self.resetting:
+                self.tell()
+
+    def is_free(self, partitions: Collection[Partition]) -> bool:
+        """Whether nobody reads one of them, or commits for it."""
+        return not any(each in self.group.holders or each in self._stored for each in partitions)
+
+    def holds_up(self, partitions: Collection[Partition]) -> str:
+        """What keeps them from being free."""
+        holders = {self.group.holders[each] for each in partitions if each in self.group.holders}
+        return named(sorted(holders)) if holders else "a member's commit"
+
+    async def until_free(self, partitions: Collection[Partition], timeout_s: float) -> bool:
+        """Wait for that, as long as the group is ours. Whether it is so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self.is_gone and not self.is_free(partitions):
+                    await self.news.wait()
+        return self.is_free(partitions)
+
+
+def has_news(answer: Answer, beat: Beat) -> bool:
+    """Whether a heartbeat that may wait is answered at once."""
+    return answer.revision != beat.acked or answer.view is not None or not answer.lease_ms
