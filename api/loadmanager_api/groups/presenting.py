@@ -8,8 +8,7 @@ from typing import Any, cast
 from loadmanager.consumers.backlog.figures import Backlog, Figure, backlog_of
 from loadmanager.consumers.backlog.positions import Step
 from loadmanager.consumers.backlog.sums import GroupBacklog
-from loadmanager.consumers.coordinator.records import Partition, Rebalance, listed
-from loadmanager.consumers.coordinator.service import Description
+from loadmanager.consumers.coordinator.records import Description, Partition, Rebalance, listed
 from loadmanager_api.groups.backlogs import Read
 from loadmanager_api.groups.schemas import (
     MOST_STEPS,

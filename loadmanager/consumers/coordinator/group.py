@@ -204,9 +204,10 @@ class Group:
         reads = listed(member.granted.keys() - member.revoked.keys())
         return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
 
-    def told(self, name: str, now_ms: int) -> None:
-        """A member is sent the answer that it would get now."""
-        if self.measures.told(name, now_ms):
+    def told(self, name: str, answer: Answer, now_ms: int) -> None:
+        """A member is sent this answer."""
+        member = self._members.get(name)
+        if member is not None and self.measures.told(name, member.granted, answer.revision, now_ms):
             self._due[""] = None
 
     def refusals(
@@ -222,11 +223,6 @@ class Group:
             return dict.fromkeys(partitions, over)
         not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
         return {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it ever had a member or a setting."""
-        return self.generation > 0
 
     @property
     def members(self) -> Mapping[str, Subscription]:
@@ -383,6 +379,7 @@ class Group:
                 self.measures.granted(partition, wanted)
             elif holder is not None and holder != wanted and not self._is_revoked(partition):
                 self._members[holder].revoked[partition] = self._next_revision(holder, told)
+                self.measures.revoked(partition, holder)
         for name in told:
             member = self._members[name]
             if member.revoked and member.gives_up_by_ms is None:

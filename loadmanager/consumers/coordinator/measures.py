@@ -11,7 +11,7 @@ told.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import pstdev
 
 import msgspec
@@ -121,15 +121,21 @@ class Measures:
         """The member may read it as soon as it is told."""
         self._untold.setdefault(member, set()).add(partition)
 
+    def revoked(self, partition: Partition, member: str) -> None:
+        """The member is to give it up; perhaps before it was told that it may read it."""
+        self._untold.get(member, set()).discard(partition)
+
     def abandoned(self, partition: Partition, now_ms: int) -> None:
         """Nobody should read it any more."""
         self._stopped_ms.pop(partition, None)
         self._end(partition, now_ms)
 
-    def told(self, member: str, now_ms: int) -> bool:
-        """The member knows all that it may read. Whether a rebalance is settled by that."""
-        before = len(self._running)
-        for partition in self._untold.pop(member, ()):
+    def told(self, member: str, granted: Mapping[Partition, int], revision: int, now_ms: int) -> bool:
+        """The member knows what it was granted up to a revision. Whether a rebalance is settled by that."""
+        before, untold = len(self._running), self._untold.get(member, set())
+        known = {each for each in untold if granted.get(each, revision + 1) <= revision}
+        untold -= known
+        for partition in known:
             running, stopped_ms = self._of.get(partition), self._stopped_ms.pop(partition, None)
             if running is not None and stopped_ms is not None:
                 running.pause(partition, now_ms - stopped_ms)

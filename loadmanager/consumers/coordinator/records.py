@@ -68,6 +68,17 @@ class Rebalance(msgspec.Struct, frozen=True, array_like=True):
     worst: Partition | None = None
 
 
+class Description(msgspec.Struct, frozen=True):
+    """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs."""
+
+    name: str
+    settings: Settings
+    generation: int
+    members: Mapping[str, Subscription]
+    holders: Mapping[Partition, str]
+    targets: Mapping[Partition, str | None]
+
+
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A group that has, or had, members."""
 

@@ -23,7 +23,7 @@ from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Partition, Rebalance, Settings, Subscription
+from loadmanager.consumers.coordinator.records import Description, Partition, Rebalance, Settings, key_of
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
@@ -38,17 +38,6 @@ GONE_AFTER = 3
 
 _log = logging.getLogger("loadmanager.consumers")
 _remaining = msgspec.msgpack.Decoder(dict[str, dict[str, int]])
-
-
-class Description(msgspec.Struct, frozen=True):
-    """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs."""
-
-    name: str
-    settings: Settings
-    generation: int
-    members: Mapping[str, Subscription]
-    holders: Mapping[Partition, str]
-    targets: Mapping[Partition, str | None]
 
 
 class Coordinator:
@@ -128,9 +117,9 @@ class Coordinator:
             answer = hosted.group.heartbeat(member, beat, self._now_ms())
             if unknown:
                 self._look.set()
-            await self._promised(name, hosted)
+            await self._promised(name, hosted, member)
             if not isinstance(answer, Refusal):
-                hosted.group.told(member, self._now_ms())
+                hosted.group.told(member, answer, self._now_ms())
         if isinstance(answer, Refusal) or not wait_s or has_news(answer, beat):
             return answer
         self.waiting += 1
@@ -142,8 +131,10 @@ class Coordinator:
             hosted = await self._group(name, claim)
             if member not in hosted.group.members:
                 return hosted.group.heartbeat(member, beat, self._now_ms())  # refuses
-            hosted.group.told(member, self._now_ms())
-            return hosted.group.answer(member, beat.generation)
+            answer = hosted.group.answer(member, beat.generation)
+            await self._promised(name, hosted, member)
+            hosted.group.told(member, answer, self._now_ms())
+            return answer
 
     async def leave(self, name: str, member: str) -> None:
         """A member has stopped reading, and goes. Raises as `heartbeat`."""
@@ -301,7 +292,7 @@ class Coordinator:
         finally:
             hosted.resetting.difference_update(partitions)
             hosted.group.give_back(partitions, self._now_ms())
-            if not hosted.is_gone and not hosted.group.is_known and not hosted.resetting:
+            if not hosted.is_gone and not hosted.group.generation and not hosted.resetting:
                 del self._hosted[name]
             elif not hosted.is_gone:
                 await self._publish(name, hosted)
@@ -317,19 +308,20 @@ class Coordinator:
         except Moved:
             raise moved from None
 
-    async def _written(self, name: str, hosted: Hosted) -> None:
-        """What the last event changed is in the log, and still counts there. Raises Fenced."""
+    async def _written(self, name: str, hosted: Hosted, member: str = "") -> None:
+        """What the last event changed is in the log, and still counts there; so is what others changed of this member.
+        Raises Fenced."""
         entries = hosted.group.written(hosted.token)
         if entries:
             hosted.tell()
-        await self._store.write(name, hosted.token, entries)
+        await self._store.write(name, hosted.token, entries, key_of(name, hosted.token, member) if member else "")
 
-    async def _promised(self, name: str, hosted: Hosted) -> None:
+    async def _promised(self, name: str, hosted: Hosted, member: str = "") -> None:
         """As `_written`; and while that was read back the bundle was still ours, so every later owner sees it.
 
         The fence of a later owner stops us only in groups that it knew. Raises Fenced, NotServing.
         """
-        await self._written(name, hosted)
+        await self._written(name, hosted, member)
         claim = self.broker.claim(name)
         if claim is None or claim.token != hosted.token:
             raise NotServing(f"{hosted.bundle} is not served here any more")

@@ -107,6 +107,8 @@ class GroupStore:
         self._topic = topic
         self._reader = TopicReader(log, TopicSpec(topic, 1, compacted=True, followed=True), self._take, timeout_s)
         self._waiting: list[tuple[Sequence[Written], asyncio.Future[None]]] = []
+        self._pending: dict[str, asyncio.Future[None]] = {}
+        """By key, the last write of it that was not read back yet."""
         self._wake = asyncio.Event()
 
     async def start(self) -> None:
@@ -123,16 +125,20 @@ class GroupStore:
         """Return once everything that is in the topic now has been read. Raises LogUnavailable."""
         await self._reader.catch_up()
 
-    async def write(self, group: str, token: Token, entries: Sequence[Written]) -> None:
-        """Write in order, and return when that was read back. Waits while the log does not answer.
+    async def write(self, group: str, token: Token, entries: Sequence[Written], also: str = "") -> None:
+        """Write in order, and return when that was read back, and what others write of the key `also`. Waits while the
+        log does not answer.
 
         Raises Fenced if the group was written under a higher token before it.
         """
         if entries:
             done = asyncio.get_running_loop().create_future()
             self._waiting.append((entries, done))
+            self._pending.update((key, done) for key, _ in entries)
             self._wake.set()
             await asyncio.shield(done)
+        if also in self._pending:
+            await asyncio.shield(self._pending[also])
         if self.table.newest(group) > token:
             raise Fenced(f"{group} has another coordinator by now: look it up again", 0.1)
 
@@ -153,8 +159,11 @@ class GroupStore:
             if batch:
                 payloads = [Payload(key.encode(), value) for entries, _ in batch for key, value in entries]
                 await self._append(payloads)
-                for _, done in batch:
+                for entries, done in batch:
                     done.set_result(None)
+                    for key, _ in entries:
+                        if self._pending.get(key) is done:
+                            del self._pending[key]
             else:
                 await self._wake.wait()
 

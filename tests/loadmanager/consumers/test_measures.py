@@ -34,7 +34,7 @@ class World:
         answer = self.group.heartbeat(name, beat, self.now_ms)
         assert isinstance(answer, Answer)
         self.last[name] = answer
-        self.group.told(name, self.now_ms)
+        self.group.told(name, answer, self.now_ms)
 
     def newest(self) -> Rebalance:
         return self.group.measures.rebalances()[0]
@@ -171,3 +171,28 @@ def test_only_the_last_ones_are_kept() -> None:
 )
 def test_names_stay_short(members: list[str], said: str) -> None:
     assert named(members) == said
+
+
+def test_what_is_granted_after_an_answer_was_made_is_not_told_by_it() -> None:
+    world = World(4)
+    for name in ("a", "b"):
+        world.beat(name)
+    world.beat("a")
+    earlier = world.last["b"]
+    world.beat("a", after_ms=10)  # gives up what is b's now
+    world.group.told("b", earlier, world.now_ms + 500)
+    assert world.newest().settled_ms is None
+    world.beat("b", after_ms=20)
+    assert world.newest().pause_max_ms == 20
+
+
+def test_what_a_member_gives_up_before_it_was_told_of_it_is_not_told_to_it() -> None:
+    world = World(0)
+    world.beat("a")
+    world.group.set_topics({"orders": 4}, 0)
+    world.beat("b")
+    world.beat("a", after_ms=10)
+    world.beat("a", after_ms=10)
+    assert (world.newest().why, world.newest().settled_ms) == ("b joined", None)
+    world.beat("b", after_ms=5)
+    assert (world.newest().settled_ms, world.newest().pause_max_ms) == (25, 5)
