@@ -18,9 +18,9 @@ from loadmanager_api.groups.schemas import (
     GroupShown,
     MemberShown,
     OffsetsShown,
+    OffsetStepShown,
     PartitionBacklogShown,
     RebalanceShown,
-    StepShown,
     TopicBacklogShown,
 )
 
@@ -99,7 +99,7 @@ def offsets_shown(group: str, steps: Mapping[Partition, Step], *, dry_run: bool)
         skipped=sum(by for by in moved if by > 0),
         again=-sum(by for by in moved if by < 0),
         steps=[
-            StepShown(topic=topic, partition=number, before=step.before, after=step.after)
+            OffsetStepShown(topic=topic, partition=number, before=step.before, after=step.after)
             for (topic, number), step in sorted(steps.items(), key=lambda item: item[0])[:MOST_STEPS]
         ],
     )

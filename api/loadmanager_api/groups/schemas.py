@@ -101,7 +101,7 @@ class OffsetsWish(BaseModel):
     timeout_s: Annotated[float, Field(gt=0, le=LONGEST_RESET_S)] = 60.0
 
 
-class StepShown(BaseModel):
+class OffsetStepShown(BaseModel):
     """One partition: where the group was (null: it had no offset), and where it goes on."""
 
     topic: str
@@ -119,7 +119,7 @@ class OffsetsShown(BaseModel):
     partitions: int
     skipped: int
     again: int
-    steps: list[StepShown]
+    steps: list[OffsetStepShown]
 
 
 class FigureShown(BaseModel):
