@@ -19,7 +19,6 @@ from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.top.app import Top
 from loadmanager_api.cli.top.asking import PAGE
 from loadmanager_api.cli.top.dialogs import Page, Pick, Sure, Write
-from loadmanager_api.cli.top.rows import Moves, bars
 from statechannel.law.bundle import Bundle
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import WAIT_S, Cluster
@@ -398,18 +397,3 @@ async def test_a_screen_without_any_broker_says_so_and_goes_on(cluster: Cluster)
 def test_without_a_terminal_or_a_broker_no_screen_is_taken() -> None:
     piped = CliRunner().invoke(main, ["top"])
     assert (piped.exit_code, "needs a terminal" in piped.stderr) == (1, True)
-
-
-def test_what_comes_from_outside_is_shown_as_it_is_written() -> None:
-    moves, place = Moves(), {"bundle": "t/n/0x00000000_0x80000000", "target": None}
-    evil = "a\x1b[2J[red]b\u202e"
-    before, after = {**place, "state": "assigned", "owner": "a:1"}, {**place, "state": "unassigned", "owner": None}
-    change = {"at_ms": 0, "action": "unload", "reason": evil, "bundles": [{"before": before, "after": after}]}
-    moves.tell(change)
-    (row,) = moves.table(160).rows.values()
-    assert row[-1] == "unload: a\\x1b[2J[red]b\\u202e"
-    assert row[2:6] == ("unassigned", "a:1", "-", "0 ms")
-
-
-def test_bars_are_as_high_as_the_usage() -> None:
-    assert bars([0.0, 0.5, 0.99, 1.7, None]) == "▁▅██ "

@@ -6,9 +6,11 @@ It is a real server with an authority of its own. Only its login is left out: a 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -71,7 +73,16 @@ class Site:
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
+            self._end_waiting()
             self._server.server_close()
+
+    def _end_waiting(self) -> None:
+        """End connections that nobody accepted yet in order: `ssl` leaks the socket of one that is reset so early."""
+        listening = self._server.socket
+        listening.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                socket.socket.accept(listening)[0].close()  # without a handshake
 
 
 class Provider(Site):

@@ -60,15 +60,16 @@ def brokers_table(
 
 
 def bundles_table(bundles: Iterable[Mapping[str, Any]], columns: int) -> Table:
-    """Bundles, in the given order."""
-    more = ("MB/s", "last record") if columns >= WIDE else ()
+    """Bundles, in the given order. Where one is going has no room on a narrow terminal: the moves tell it."""
+    wide = columns >= WIDE
+    more = ("MB/s", "last record") if wide else ()
     rows = {
         bundle["bundle"]: (
             one_line(bundle["bundle"]),
             bundle["state"],
-            cell(owner_of(bundle)),
+            cell(owner_of(bundle if wide else {**bundle, "target": None})),
             _number(bundle["rate_msg_s"], 0),
-            *((_number(bundle["rate_bytes_s"], 1, 1e6), _last(bundle)) if more else ()),
+            *((_number(bundle["rate_bytes_s"], 1, 1e6), _last(bundle)) if wide else ()),
         )
         for bundle in bundles
     }
