@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from loadmanager.client.http import HttpAnswer, HttpRouter
+from loadmanager.consumer.progress import Place
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Conflict, Forbidden, Invalid, Unavailable
@@ -41,14 +42,16 @@ class GroupClient:
         return _answer.decode(answer.body)
 
     async def commit(
-        self, member: str, epoch: int, revision: int, offsets: Mapping[Partition, int], budget_s: float
+        self, member: str, epoch: int, revision: int, places: Mapping[Partition, Place], budget_s: float
     ) -> dict[Partition, Refusal]:
-        """Store where the group goes on; what was refused. Raises as `heartbeat`, and Conflict if the group has members
-        of Kafka's own protocols."""
-        nested: dict[str, dict[int, int]] = {}
-        for (topic, number), offset in offsets.items():
-            nested.setdefault(topic, {})[number] = offset
-        body = {"epoch": epoch, "revision": revision, "offsets": nested}
+        """Store where the group goes on, and what it has pulled; what was refused. Raises as `heartbeat`, and Conflict
+        if the group has members of Kafka's own protocols."""
+        offsets: dict[str, dict[int, int]] = {}
+        pulled: dict[str, dict[int, int]] = {}
+        for (topic, number), place in places.items():
+            offsets.setdefault(topic, {})[number] = place.commit
+            pulled.setdefault(topic, {})[number] = place.pull
+        body = {"epoch": epoch, "revision": revision, "offsets": offsets, "pulled": pulled}
         path = f"{self._path}/members/{quote(member)}/commit"
         answer = await self._http.post(self.group, path, body, budget_s=budget_s)
         _check(answer)

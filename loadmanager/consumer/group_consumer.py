@@ -338,12 +338,12 @@ class GroupConsumer:
 
     async def _commit(self, client: GroupClient) -> None:
         with self._news:
-            membership, offsets = self._membership, self._progress.to_commit()
-        if not offsets:
+            membership, places = self._membership, self._progress.to_commit()
+        if not places:
             return
         try:
             refused = await client.commit(
-                membership.member, membership.epoch, membership.revision, offsets, self._session_s
+                membership.member, membership.epoch, membership.revision, places, self._session_s
             )
         except (Invalid, Conflict, Forbidden):
             raise
@@ -351,7 +351,7 @@ class GroupConsumer:
             _log.warning("a commit of %s waits: %s", self.group, error)
             return
         with self._news:
-            self._progress.committed({each: offset for each, offset in offsets.items() if each not in refused})
+            self._progress.committed({each: place for each, place in places.items() if each not in refused})
             leaving = bool(self._progress.leaving)
         if leaving:
             self._nudge.set()

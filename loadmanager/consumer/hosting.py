@@ -38,9 +38,9 @@ class KafkaTopics:
         """As `Topics` says."""
         return await self._offsets.queues(frozenset(topics))
 
-    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+    async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
         """As `Topics` says. Raises GroupInUse if the group has members of Kafka's own protocols."""
-        await self._commits.commit(group.partition("://")[2], offsets)
+        await self._commits.commit(group.partition("://")[2], offsets, pulled)
 
 
 class GroupHost(Coordinator):

@@ -6,9 +6,17 @@ No thread of its own; whoever calls it holds a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from loadmanager.consumers.backlog.in_flight import InFlight
 from loadmanager.consumers.coordinator.records import Partition
+
+
+class Place(NamedTuple):
+    """Where the group goes on in a partition, and the first offset that was not taken."""
+
+    commit: int
+    pull: int
 
 
 class Progress:
@@ -17,7 +25,7 @@ class Progress:
     def __init__(self) -> None:
         self._in_flight: dict[Partition, InFlight | None] = {}
         """None until the first record tells where the partition begins."""
-        self._committed: dict[Partition, int] = {}
+        self._committed: dict[Partition, Place] = {}
         self._leaving: set[Partition] = set()
 
     @property
@@ -50,7 +58,7 @@ class Progress:
         in_flight = self._in_flight[partition]
         if in_flight is None or offset < in_flight.pull:  # the second after a seek
             in_flight = self._in_flight[partition] = InFlight(offset)
-            self._committed.setdefault(partition, offset)
+            self._committed.setdefault(partition, Place(offset, offset))
         in_flight.pulled((offset,))
         return True
 
@@ -64,14 +72,16 @@ class Progress:
         """Partitions to be given up, of which nothing is in progress any more."""
         return frozenset(each for each in self._leaving if not self._in_flight[each])
 
-    def to_commit(self) -> dict[Partition, int]:
-        """Where the group goes on, for the partitions for which Kafka does not know it yet."""
-        found: dict[Partition, int] = {}
+    def to_commit(self) -> dict[Partition, Place]:
+        """The places in those partitions for which Kafka does not know them yet."""
+        found: dict[Partition, Place] = {}
         for partition, in_flight in self._in_flight.items():
-            if in_flight is not None and in_flight.commit != self._committed[partition]:
-                found[partition] = in_flight.commit
+            if in_flight is not None:
+                place = Place(in_flight.commit, in_flight.pull)
+                if place != self._committed[partition]:
+                    found[partition] = place
         return found
 
-    def committed(self, offsets: Mapping[Partition, int]) -> None:
+    def committed(self, places: Mapping[Partition, Place]) -> None:
         """Kafka has these."""
-        self._committed.update((each, offset) for each, offset in offsets.items() if each in self._in_flight)
+        self._committed.update((each, place) for each, place in places.items() if each in self._in_flight)

@@ -78,6 +78,18 @@ async def test_rows_by_topic_and_by_partition(cluster: Cluster, offsets: MemoryO
     ]
 
 
+async def test_what_a_group_has_pulled_is_shown_beside_its_lag(cluster: Cluster, offsets: MemoryOffsets) -> None:
+    offsets.groups_pulled = {"billing": {"orders": {0: 70, 1: 50, 2: 5}}}
+    rows = (await cluster.ask("GET", f"/v1/backlog/partitions{GROUP}&topic=orders"))[1]
+    counts = [(row["pull"], row["in_flight"]["messages"], row["available"]["messages"]) for row in rows]
+    assert counts == [(70, 30, 30), (50, 0, 0), (5, 0, 10)]
+    printed = (await cli(cluster)("lag", "billing", "--topic", "orders", "--partitions")).stdout.splitlines()
+    assert printed[0].split() == [
+        *("topic", "partition", "consumer", "end", "lag", "in", "flight", "available", "oldest", "deleted")
+    ]
+    assert printed[2].split() == ["orders", "0", "40", "100", "60", "30", "30", "-", "0"]
+
+
 async def test_pages_are_of_one_reading(cluster: Cluster, offsets: MemoryOffsets) -> None:
     path, found = f"/v1/backlog/partitions{GROUP}&limit=2", list[tuple[str, int, int]]()
     while path:

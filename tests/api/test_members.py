@@ -85,8 +85,9 @@ async def test_a_member_reads_commits_and_leaves(port: Port) -> None:
     assert answer["partitions"] == {"orders": [0, 1]}
     assert answer["lease_ms"] == 10_000
     body = {"epoch": answer["epoch"], "revision": answer["revision"], "offsets": {"orders": {"0": 7, "9": 1}}}
-    status, found = await port.ask("POST", f"{GROUP}/members/a/commit", json=body)
+    status, found = await port.ask("POST", f"{GROUP}/members/a/commit", json=body | {"pulled": {"orders": {"0": 9}}})
     assert (status, list(found["refused"]["orders"])) == (200, ["9"])
+    assert (port.topics.committed, port.topics.pulled) == ({("orders", 0): 7}, {("orders", 0): 9})
     assert found["refused"]["orders"]["9"]["why"] == "not_yours"
     assert (await port.ask("DELETE", f"{GROUP}/members/a"))[0] == 204
     status, refused = await port.beat("a", epoch=answer["epoch"], sequence=99)
@@ -110,6 +111,7 @@ async def test_commits_of_a_group_that_kafka_has_members_of_are_refused(port: Po
         ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=-1", b'{"subscription": {"topics": ["t"]}}', 412, "wait_ms is"),
         ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=99999", b'{"subscription": {"topics": ["t"]}}', 412, "to 30000"),
         ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"x": 1}}}', 400, "int"),
+        ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"0": -1}}}', 400, ">= 0"),
         ("DELETE", "/v1/groups/no/such/group/members/a", b"", 404, "there is no namespace no/such"),
         ("DELETE", "/v1/groups/a%20b/such/group/members/a", b"", 412, "'persistent://a b/such/group' is no topic"),
     ],

@@ -85,9 +85,16 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
         show(remote, {**total, "partitions" if partitions else "topics": rows}, (), ())
         return
     place = ("topic", "partition", "consumer", "end") if partitions else ("topic", "queues")
-    columns = (*place, "lag", "oldest", "deleted", "uncommitted", "unknown")
+    split = ("in_flight", "available") if any(each["in_flight"] for each in rows) else ()
+    counts = ("deleted",) if partitions else ("deleted", "uncommitted", "unknown")
+    columns = (*place, "lag", *(name.replace("_", " ") for name in split), "oldest", *counts)
     cells = [
-        (*(each[name] for name in place), _messages(each), _oldest(each), *(each[name] for name in columns[-3:]))
+        (
+            *(each[name] for name in place),
+            *(_messages(each[name]) for name in ("lag", *split)),
+            _oldest(each["lag"]),
+            *(each[name] for name in counts),
+        )
         for each in rows
     ]
     show(remote, rows, columns, cells, empty="the group has no offsets")
@@ -227,10 +234,10 @@ def _runs(numbers: list[int]) -> str:
     return ",".join("-".join(map(str, run_)) for run_ in runs)
 
 
-def _messages(row: dict[str, Any]) -> int | None:
-    return None if row["lag"] is None else row["lag"]["messages"]
+def _messages(figure: dict[str, Any] | None) -> int | None:
+    return None if figure is None else figure["messages"]
 
 
-def _oldest(row: dict[str, Any]) -> str | None:
-    latency_s = None if row["lag"] is None else row["lag"]["latency_s"]
+def _oldest(figure: dict[str, Any] | None) -> str | None:
+    latency_s = None if figure is None else figure["latency_s"]
     return None if latency_s is None else f"{latency_s:.0f}s"

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -28,6 +28,7 @@ from loadmanager.broker.node import Node
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.client.redirection import problem_of as redirected
 from loadmanager.consumers.coordinator.messages import Beat, Refusal
+from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Forbidden, Invalid
 from loadmanager_api.access.access import Access
 from loadmanager_api.access.principal import PRINCIPAL
@@ -49,12 +50,17 @@ T = TypeVar("T")
 _log = logging.getLogger("loadmanager")
 
 
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Commit(msgspec.Struct, frozen=True):
-    """The body of a commit: by topic and partition, the offset at which the group goes on."""
+    """The body of a commit: by topic and partition, the offset at which the group goes on, and the first one that the
+    member has not pulled."""
 
     epoch: int
     revision: int
-    offsets: dict[str, dict[int, int]]
+    offsets: dict[str, dict[int, _Offset]]
+    pulled: dict[str, dict[int, _Offset]] = {}
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -155,9 +161,9 @@ class MembersPath:
                 return _json(answer, 409 if isinstance(answer, Refusal) else 200)
             case "commit":
                 wanted = _commit.decode(body)
-                offsets = {(topic, number): at for topic, its in wanted.offsets.items() for number, at in its.items()}
+                offsets, pulled = _flat(wanted.offsets), _flat(wanted.pulled)
                 found = await ask(
-                    coordinator, lambda it: it.commit(name, member, wanted.epoch, wanted.revision, offsets)
+                    coordinator, lambda it: it.commit(name, member, wanted.epoch, wanted.revision, offsets, pulled)
                 )
                 nested: dict[str, dict[int, Refusal]] = {}
                 for (topic, number), refusal in found.items():
@@ -188,6 +194,10 @@ def _asked(scope: Any) -> Asked | None:
         return None
     match = _PATH.fullmatch(raw.decode())
     return None if match is None else Asked(scope["method"], *(unquote(word or "") for word in match.groups()))
+
+
+def _flat(offsets: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+    return {(topic, number): offset for topic, its in offsets.items() for number, offset in its.items()}
 
 
 async def _body(receive: Any) -> bytes:

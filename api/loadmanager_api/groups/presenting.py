@@ -138,6 +138,7 @@ def partitions_shown(backlog: GroupBacklog, at_ms: int, wanted: Iterable[Partiti
             partition=number,
             begin=offsets.begin,
             consumer=offsets.consumer,
+            pull=offsets.pull,
             end=offsets.end,
         )
         for topic, number in wanted

@@ -175,4 +175,5 @@ class PartitionBacklogShown(FiguresShown):
     partition: int
     begin: int
     consumer: int | None
+    pull: int | None
     end: int | None

@@ -192,7 +192,7 @@ async def _reset(
     coordinator: Coordinator, *, key: Key, position: Position, wanted: OffsetsWish, dry: bool
 ) -> dict[Partition, Step]:
     offsets = coordinator.offsets
-    committed = await offsets.committed(kafka_name(key.full_name)) or {}
+    committed, _ = await offsets.committed(kafka_name(key.full_name)) or ({}, {})
     queues = await _queues(coordinator, key, wanted, committed)
     steps = await resolve(position, offsets, queues, committed)
     if not dry:

@@ -10,7 +10,8 @@ offset: its metrics count no lag, its admin command counts everything. There is 
 
 * no consumer offset: the group starts at its pull offset, else at the end, as in RocketMQ's metrics; `uncommitted`
   counts such queues, because a group that starts at the begin has all of the queue before it;
-* no pull offset: in flight and available are None. RocketMQ says 0, which reads as "nothing waits";
+* no pull offset: in flight and available are None; RocketMQ says 0, which reads as "nothing waits". In a sum a queue
+  with neither offset counts as nothing;
 * a pull offset below the consumer offset counts as the consumer offset (as in RocketMQ's admin command);
 * no end (nobody leads the queue): no figure at all, and `unknown` counts the queue. RocketMQ says 0;
 * records that were deleted unread are no lag, as nobody can consume them: `deleted` counts them. RocketMQ and Kafka's
@@ -19,7 +20,7 @@ offset: its metrics count no lag, its admin command counts everything. There is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -78,8 +79,9 @@ class Figure(msgspec.Struct, frozen=True):
 class Backlog(msgspec.Struct, frozen=True):
     """What a group has before it in one queue, or in `queues` of them; None: not known, see the module.
 
-    `undated` counts queues with a lag whose age nobody read: the true age may be above the one of `lag`. `ends` and
-    `consumed` are sums of offsets, for rates.
+    `undated` counts queues with a lag whose age nobody read: the true age may be above the one of `lag`. `unpulled`
+    counts queues with an end and a consumer offset, but no pull offset. `ends` and `consumed` are sums of offsets, for
+    rates.
     """
 
     lag: Figure | None
@@ -90,6 +92,7 @@ class Backlog(msgspec.Struct, frozen=True):
     uncommitted: int = 0
     unknown: int = 0
     undated: int = 0
+    unpulled: int = 0
     ends: int = 0
     consumed: int = 0
 
@@ -130,6 +133,7 @@ def backlog_of(offsets: Offsets, now_ms: int) -> Backlog:
         queues=1,
         uncommitted=int(uncommitted(offsets)),
         undated=int(lag.latency_s is None),
+        unpulled=int(queue.pull is None and not uncommitted(offsets)),
         ends=queue.end,
         consumed=queue.consumer,
     )
@@ -139,21 +143,22 @@ def total(backlogs: Iterable[Backlog]) -> Backlog:
     """The sum of counts, with the age of the oldest record; in any grouping of queues the same.
 
     Queues without an end are left out of the counts (`unknown` says how many). In flight and available are None unless
-    all the others have them: half a sum would read as a whole one.
+    all that have a consumer offset have a pull offset too: half a sum would read as a whole one.
     """
     each = [one for one in backlogs if one.queues]
     if not each:
         return NOTHING
-    known = [one for one in each if one.lag is not None]
+    pulled = each if not any(one.unpulled for one in each) else []
     return Backlog(
-        lag=_sum([one.lag for one in known]),
-        in_flight=_sum([one.in_flight for one in known]),
-        available=_sum([one.available for one in known]),
+        lag=_sum(one.lag for one in each),
+        in_flight=_sum(one.in_flight for one in pulled),
+        available=_sum(one.available for one in pulled),
         deleted=sum(one.deleted for one in each),
         queues=sum(one.queues for one in each),
         uncommitted=sum(one.uncommitted for one in each),
         unknown=sum(one.unknown for one in each),
         undated=sum(one.undated for one in each),
+        unpulled=sum(one.unpulled for one in each),
         ends=sum(one.ends for one in each),
         consumed=sum(one.consumed for one in each),
     )
@@ -170,9 +175,9 @@ def _figure(messages: int, stored_ms: int | None, now_ms: int) -> Figure:
     return Figure(messages, None if stored_ms is None else age_s(stored_ms, now_ms))
 
 
-def _sum(figures: Sequence[Figure | None]) -> Figure | None:
+def _sum(figures: Iterable[Figure | None]) -> Figure | None:
     there = [figure for figure in figures if figure is not None]
-    if not there or len(there) < len(figures):
+    if not there:
         return None
     return Figure(sum(figure.messages for figure in there), oldest(figure.latency_s for figure in there))
 

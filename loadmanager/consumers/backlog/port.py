@@ -19,8 +19,9 @@ class GroupOffsets(Protocol):
     not answer at all (lack of rights); the messages say what to do.
     """
 
-    async def committed(self, group: str) -> ByQueue | None:
-        """All consumer offsets of a group, maybe none; None if there is no such group."""
+    async def committed(self, group: str) -> tuple[ByQueue, ByQueue] | None:
+        """All consumer offsets of a group, maybe none, and those pull offsets that are known; None if there is no such
+        group."""
         ...
 
     async def groups(self) -> Collection[str]:

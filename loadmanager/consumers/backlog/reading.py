@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import nlargest
+from typing import NamedTuple
 
 import msgspec
 
-from loadmanager.consumers.backlog.figures import ABSENT, Offsets, in_order
+from loadmanager.consumers.backlog.figures import ABSENT, Offsets, Ordered, in_order
 from loadmanager.consumers.backlog.port import ByQueue, GroupOffsets
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, NotFound, Unavailable
@@ -44,18 +45,21 @@ class BacklogReader:
         if not group or not 0 <= ages <= MOST_READS:
             raise Invalid(f"name a consumer group, and ask for the ages of 0 to {MOST_READS} queues, not {ages}")
         with translated():
-            committed = await self._offsets.committed(group)
-            if committed is None:
+            found = await self._offsets.committed(group)
+            if found is None:
                 raise NotFound(
                     f"there is no consumer group {group!r}: it has no member and no committed offset. Check its name, "
                     "and that this user may describe it; a group appears with its first consumer, and ends when its "
                     "offsets expire"
                 )
+            committed, pulled = found
             wanted = await self._wanted(committed, topics)
             ends = await self._offsets.ends(wanted)
             late = await self._run_blocking(lambda: _lagging(committed, ends))
             begins: ByQueue = await self._offsets.begins(late) if late else {}
-            known: GroupBacklog = await self._run_blocking(lambda: _gather(group, wanted, committed, ends, begins))
+            known: GroupBacklog = await self._run_blocking(
+                lambda: _gather(group, wanted, Known(committed, pulled, ends, begins))
+            )
             if ages:
                 await self._date(known, ages)
         return known
@@ -70,18 +74,14 @@ class BacklogReader:
         return {topic: range(count) for topic, count in counts.items()}
 
     async def _date(self, known: GroupBacklog, ages: int) -> None:
-        places: Sequence[tuple[str, int, int]] = await self._run_blocking(lambda: _largest(known, ages))
-        if not places:
-            return
-        stored = await self._offsets.stored_ms(places)
-
-        def put() -> None:
-            rows = {(topic, queue): offsets for topic in known.topics for queue, offsets in known.offsets_of(topic)}
-            for (topic, queue), at_ms in stored.items():
-                at_ms = ABSENT if at_ms is None else at_ms
-                known.put(topic, queue, msgspec.structs.replace(rows[topic, queue], consumer_stored_ms=at_ms))
-
-        await self._run_blocking(put)
+        """Read when the records at the consumer offsets were stored, and those at the pull offsets."""
+        rows: Sequence[Row] = await self._run_blocking(lambda: _largest(known, ages))
+        at_consumer = [(topic, number, queue.consumer) for topic, number, queue in rows]
+        at_pull = [(topic, number, queue.pull) for topic, number, queue in rows if queue.pull and queue.available]
+        for name, places in (("consumer_stored_ms", at_consumer), ("pull_stored_ms", at_pull)):
+            if places:
+                stored = await self._offsets.stored_ms(places)
+                await self._run_blocking(lambda name=name, stored=stored: _put(known, name, stored))
 
 
 def _lagging(committed: ByQueue, ends: ByQueue) -> Mapping[str, Sequence[int]]:
@@ -95,26 +95,44 @@ def _lagging(committed: ByQueue, ends: ByQueue) -> Mapping[str, Sequence[int]]:
     return late
 
 
-def _gather(
-    group: str, wanted: Mapping[str, range], committed: ByQueue, ends: ByQueue, begins: ByQueue
-) -> GroupBacklog:
-    known = GroupBacklog(group)
+class Known(NamedTuple):
+    """Offsets of one group and its queues."""
+
+    committed: ByQueue
+    pulled: ByQueue
+    ends: ByQueue
+    begins: ByQueue
+
+
+Row = tuple[str, int, Ordered]
+
+
+def _gather(group: str, wanted: Mapping[str, range], known: Known) -> GroupBacklog:
+    backlog = GroupBacklog(group)
     for topic, queues in wanted.items():
-        consumed, end, begin = committed.get(topic, {}), ends.get(topic, {}), begins.get(topic, {})
+        consumed, pulled, ends, begins = (offsets.get(topic, {}) for offsets in known)
         for queue in queues:
-            known.put(topic, queue, Offsets(end.get(queue), consumed.get(queue), begin=begin.get(queue, 0)))
-    return known
+            offsets = Offsets(ends.get(queue), consumed.get(queue), pulled.get(queue), begins.get(queue, 0))
+            backlog.put(topic, queue, offsets)
+    return backlog
 
 
-def _largest(known: GroupBacklog, count: int) -> Sequence[tuple[str, int, int]]:
-    """The queues with the largest lags, and where their first record is that is not consumed."""
-    lags = (
-        (queue.lag, topic, number, queue.consumer)
+def _largest(known: GroupBacklog, count: int) -> Sequence[Row]:
+    """The queues with the largest lags."""
+    rows = (
+        (topic, number, queue)
         for topic in known.topics
         for number, offsets in known.offsets_of(topic)
         if (queue := in_order(offsets)) is not None and queue.lag
     )
-    return [(topic, number, at) for _, topic, number, at in nlargest(count, lags)]
+    return nlargest(count, rows, key=lambda row: row[2].lag)
+
+
+def _put(known: GroupBacklog, name: str, stored: Mapping[tuple[str, int], int | None]) -> None:
+    rows = {(topic, queue): offsets for topic in known.topics for queue, offsets in known.offsets_of(topic)}
+    for (topic, queue), at_ms in stored.items():
+        time_ms = {name: ABSENT if at_ms is None else at_ms}
+        known.put(topic, queue, msgspec.structs.replace(rows[topic, queue], **time_ms))
 
 
 @contextmanager

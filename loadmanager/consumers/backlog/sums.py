@@ -75,7 +75,7 @@ class TopicBacklog:
     def __init__(self) -> None:
         self._queues: dict[int, Offsets] = {}
         self._lag = self._in_flight = self._available = self._deleted = self._ends = self._consumed = 0
-        self._unpulled = self._uncommitted = self._unknown = 0
+        self._pulled = self._unpulled = self._uncommitted = self._unknown = 0
         self._undated = [0, 0, 0]
         self._oldest = (Oldest(), Oldest(), Oldest())
 
@@ -108,7 +108,7 @@ class TopicBacklog:
     def sum(self, now_ms: int) -> Backlog:
         """The sum; equal to `figures.total` of the queues."""
         known = len(self._queues) - self._unknown
-        pulled = known > 0 and self._unpulled == 0
+        pulled = self._pulled > 0 and self._unpulled == 0
         return Backlog(
             self._figure(0, self._lag, now_ms) if known or not self._queues else None,
             self._figure(1, self._in_flight, now_ms) if pulled else None,
@@ -118,6 +118,7 @@ class TopicBacklog:
             uncommitted=self._uncommitted,
             unknown=self._unknown,
             undated=self._undated[0],
+            unpulled=self._unpulled,
             ends=self._ends,
             consumed=self._consumed,
         )
@@ -138,8 +139,9 @@ class TopicBacklog:
         self._ends += sign * queue.end
         self._consumed += sign * queue.consumer
         if queue.pull is None:
-            self._unpulled += sign
+            self._unpulled += sign * (not uncommitted(offsets))
         else:
+            self._pulled += sign
             self._in_flight += sign * (queue.in_flight or 0)
             self._available += sign * (queue.available or 0)
         for row, (messages, stored_ms) in enumerate(_dates(offsets)):

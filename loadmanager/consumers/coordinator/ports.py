@@ -44,6 +44,9 @@ class Topics(Protocol):
         """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
         ...
 
-    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Store where the group goes on. Raises LogUnavailable; Conflict if the group has members of another kind."""
+    async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
+        """Store where the group goes on, and the first offsets that it has not pulled, as far as known.
+
+        Raises LogUnavailable; Conflict if the group has members of another kind.
+        """
         ...

@@ -144,11 +144,17 @@ class Coordinator:
             await self._promised(name, hosted)
 
     async def commit(
-        self, name: str, member: str, epoch: int, revision: int, offsets: Mapping[Partition, int]
+        self,
+        name: str,
+        member: str,
+        epoch: int,
+        revision: int,
+        offsets: Mapping[Partition, int],
+        pulled: Mapping[Partition, int] | None = None,
     ) -> Mapping[Partition, Refusal]:
         """Store where the group goes on, for those of the partitions that the member holds; the others are refused.
 
-        Raises as `heartbeat`, and as `Topics.commit`.
+        `pulled`: what the member has pulled, for the group's backlog. Raises as `heartbeat`, and as `Topics.commit`.
         """
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
@@ -157,7 +163,7 @@ class Coordinator:
             with hosted.storing(allowed):
                 await self._promised(name, hosted)
                 if allowed:
-                    await self._topics.commit(name, allowed)
+                    await self._topics.commit(name, allowed, pulled or {})
             return refused
 
     # --- administrators
@@ -304,7 +310,7 @@ class Coordinator:
             async with self.broker.admit(name) as claim:
                 if hosted.is_gone or claim.token != hosted.token:
                     raise moved
-                await self._topics.commit(name, offsets)
+                await self._topics.commit(name, offsets, offsets)
         except Moved:
             raise moved from None
 

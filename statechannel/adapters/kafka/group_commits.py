@@ -4,6 +4,7 @@
 # (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -14,6 +15,8 @@ from statechannel.errors import LogError
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
+
+_PULLED = re.compile(r"pulled=(\d{1,18})", re.ASCII)
 
 PERMANENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_METADATA_TOO_LARGE})
 
@@ -33,12 +36,18 @@ class GroupCommits:
         self._admin = Admin(admin_settings(connection), bootstrap, request_timeout_s)
         self._timeout_s = request_timeout_s
 
-    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def commit(
+        self, group: str, offsets: Mapping[tuple[str, int], int], pulled: Mapping[tuple[str, int], int]
+    ) -> None:
         """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
 
-        Raises LogUnavailable; GroupInUse; LogError for lack of rights, or a partition that does not exist.
+        `pulled`, which may lack some, is stored beside as the commits' metadata: the first offsets that the group has
+        not pulled. Raises LogUnavailable; GroupInUse; LogError for lack of rights, or a partition that does not exist.
         """
-        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        wanted = [
+            TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
+            for each, offset in offsets.items()
+        ]
 
         async def ask() -> None:
             request = [ConsumerGroupTopicPartitions(group, wanted)]
@@ -64,6 +73,12 @@ class GroupCommits:
             raise LogError(text) from error
         if code in PERMANENT:
             raise LogError(f"Kafka refuses a commit for the group {group}: {text_of(error)}") from error
+
+
+def pulled_of(metadata: str | None) -> int | None:
+    """The first offset that the group has not pulled, from a commit's metadata; None if it does not say."""
+    found = _PULLED.fullmatch(metadata) if metadata else None
+    return None if found is None else int(found[1])
 
 
 def _check(answer: ConsumerGroupTopicPartitions) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.group_commits import pulled_of
 from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
 from statechannel.adapters.kafka.store_times import read_store_times
@@ -26,6 +27,9 @@ from statechannel.errors import LogError, LogUnavailable
 BATCH = 10_000
 """Partitions in one request to the client, which sends one request to each leader for them."""
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
+
+ByPartition = Mapping[str, Mapping[int, int]]
+"""Topic, partition: offset."""
 
 T = TypeVar("T")
 
@@ -47,10 +51,11 @@ class KafkaGroups:
         self._admin = self._connected()
         self._leaderless = frozenset[tuple[str, int]]()
 
-    async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
-        """The committed offsets of a group by topic and partition, maybe none; None if there is no such group."""
+    async def committed(self, group: str) -> tuple[ByPartition, ByPartition] | None:
+        """The committed offsets of a group, maybe none, and the pull offsets that were stored with them; None if there
+        is no such group."""
 
-        async def ask() -> Mapping[str, Mapping[int, int]]:
+        async def ask() -> tuple[ByPartition, ByPartition]:
             wanted = [ConsumerGroupTopicPartitions(group)]
             answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._timeout_s)
             answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
@@ -83,15 +88,15 @@ class KafkaGroups:
         counts, self._leaderless = await self._asked(ask)
         return counts
 
-    async def ends(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+    async def ends(self, queues: Mapping[str, Collection[int]]) -> ByPartition:
         """The high watermarks, which count transaction markers; partitions of which it is not known are left out."""
         return await self._asked(lambda: asyncio.to_thread(self._list, queues, LATEST))
 
-    async def begins(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+    async def begins(self, queues: Mapping[str, Collection[int]]) -> ByPartition:
         """The log start offsets; partitions of which it is not known are left out."""
         return await self._asked(lambda: asyncio.to_thread(self._list, queues, EARLIEST))
 
-    async def since(self, queues: Mapping[str, Collection[int]], at_ms: int) -> Mapping[str, Mapping[int, int]]:
+    async def since(self, queues: Mapping[str, Collection[int]], at_ms: int) -> ByPartition:
         """The first offsets with this timestamp, in milliseconds, or a later one; partitions without are left out."""
         spec = OffsetSpec.for_timestamp(at_ms)
         return await self._asked(lambda: asyncio.to_thread(self._list, queues, spec, some_are_missing=True))
@@ -151,7 +156,7 @@ class KafkaGroups:
 
     def _list(
         self, queues: Mapping[str, Collection[int]], spec: OffsetSpec, *, some_are_missing: bool = False
-    ) -> Mapping[str, Mapping[int, int]]:
+    ) -> ByPartition:
         """One kind of offset of many partitions; raises KafkaException if not even one has an answer.
 
         With `some_are_missing` no partition needs to have such an offset, and each must answer.
@@ -179,11 +184,16 @@ class KafkaGroups:
         return found
 
 
-def _by_topic(places: Sequence[TopicPartition]) -> Mapping[str, Mapping[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+def _by_topic(places: Sequence[TopicPartition]) -> tuple[ByPartition, ByPartition]:
+    offsets: dict[str, dict[int, int]] = {}
+    pulled: dict[str, dict[int, int]] = {}
     for place in places:
         if place.error is not None:
             raise KafkaException(place.error)
-        if place.offset >= 0:
-            found.setdefault(place.topic, {})[place.partition] = place.offset
-    return found
+        if place.offset < 0:
+            continue
+        offsets.setdefault(place.topic, {})[place.partition] = place.offset
+        pull = pulled_of(place.metadata)
+        if pull is not None:
+            pulled.setdefault(place.topic, {})[place.partition] = pull
+    return offsets, pulled

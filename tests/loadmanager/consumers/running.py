@@ -25,6 +25,7 @@ class KnownTopics:
         self.blind = 0
         """So many times nothing is seen."""
         self.committed: dict[Partition, int] = {}
+        self.pulled: dict[Partition, int] = {}
         self.in_use = False
         """Whether Kafka has members of the group."""
         self.offsets = MemoryOffsets()
@@ -35,10 +36,11 @@ class KnownTopics:
             return {}
         return {topic: self.known[topic] for topic in topics if topic in self.known}
 
-    async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+    async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
         if self.in_use:
             raise GroupInUse(f"{group} has other members")
         self.committed.update(offsets)
+        self.pulled.update(pulled)
 
 
 async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics, **options: float) -> Coordinator:

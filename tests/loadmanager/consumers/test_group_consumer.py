@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.hosting import KafkaTopics
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.errors import Conflict
+from loadmanager.errors import Conflict, NotFound
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from statechannel.adapters.kafka.groups import KafkaGroups
@@ -51,10 +51,7 @@ class Reading:
         self.consumer = GroupConsumer(
             world.group,
             [world.topic],
-            brokers=world.cluster.admin_urls,
-            kafka={"bootstrap.servers": world.kafka, "auto.offset.reset": "earliest", "broker.address.family": "v4"},
-            session_timeout_s=5.0,
-            commit_interval_s=0.2,
+            **world.options,
             **{
                 f"on_{what}": lambda partitions, what=what: self.told.append((what, len(partitions)))
                 for what in ("assign", "revoke", "lost")
@@ -93,6 +90,14 @@ class World:
         self._producer = Producer({"bootstrap.servers": kafka, "broker.address.family": "v4"})
         admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
         admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(WAIT_S)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of every consumer here."""
+        kafka = {"bootstrap.servers": self.kafka, "auto.offset.reset": "earliest", "broker.address.family": "v4"}
+        return {
+            "brokers": self.cluster.admin_urls, "kafka": kafka, "session_timeout_s": 5.0, "commit_interval_s": 0.2,
+        }  # fmt: skip
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -198,6 +203,26 @@ async def test_who_comes_back_goes_on_where_it_stopped(world: World) -> None:
     assert_read_once(world, first, second)
 
 
+async def test_a_slow_record_is_in_flight_and_not_available(world: World) -> None:
+    """A commit stands at the first record that is not done; what was taken behind it is known all the same."""
+    await asyncio.to_thread(world.send, 20 * PARTITIONS)
+    taken = Counter[int]()
+    with GroupConsumer(world.group, [world.topic], auto_done=False, **world.options) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            while len(taken) < PARTITIONS:
+                message = await asyncio.to_thread(consumer.poll, 0.2)
+                if message is not None:
+                    taken[message.partition() or 0] += 1
+                    if message.offset():
+                        consumer.done(message)
+            in_flight, available = 0, 0
+            while (in_flight, available) != (taken.total(), world.sent - taken.total()):
+                with suppress(NotFound):  # it has committed nothing yet
+                    found = (await world.coordinator.lag.read(world.group)).backlog.sum(int(time.time() * 1000))
+                    in_flight = found.in_flight.messages if found.in_flight else 0
+                    available = found.available.messages if found.available else 0
+
+
 async def test_offsets_are_reset_while_consumers_read(world: World) -> None:
     first, second = Reading(world), Reading(world)
     await world.until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 3)
@@ -223,9 +248,9 @@ async def test_offsets_are_reset_while_consumers_read(world: World) -> None:
     assert len(seen) == world.sent, "none is lost"
     assert all(times == 1 for value, times in seen.items() if int(value) % PARTITIONS not in mine), "nor repeated there"
     assert all(times <= 2 for times in seen.values()), "no former commit took the group back"
-    committed = await world.coordinator.offsets.committed(world.group.partition("://")[2])
-    assert committed is not None
-    assert sum(committed[world.topic].values()) == world.sent, "all commits since then are there"
+    found = await world.coordinator.offsets.committed(world.group.partition("://")[2])
+    assert found is not None
+    assert sum(found[0][world.topic].values()) == world.sent, "all commits since then are there"
 
 
 async def test_who_reads_nothing_of_a_reset_group_begins_there(world: World) -> None:

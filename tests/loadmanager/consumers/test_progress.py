@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.consumer.membership import Membership
-from loadmanager.consumer.progress import Progress
+from loadmanager.consumer.progress import Place, Progress
 from loadmanager.consumers.coordinator.messages import Answer, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 
@@ -21,12 +21,11 @@ def test_the_first_record_that_is_not_done_is_committed() -> None:
     progress = begun(A)
     for offset in (5, 6, 7):
         assert progress.take(A, offset)
-    assert progress.to_commit() == {}
     progress.done(A, 6)
-    assert progress.to_commit() == {}, "a commit of 7 would say that 5 is done"
+    assert progress.to_commit() == {A: Place(5, 8)}, "a commit of 7 would say that 5 is done"
     progress.done(A, 5)
-    assert progress.to_commit() == {A: 7}
-    progress.committed({A: 7})
+    assert progress.to_commit() == {A: Place(7, 8)}
+    progress.committed({A: Place(7, 8)})
     assert progress.to_commit() == {}
 
 
@@ -38,7 +37,7 @@ def test_a_partition_that_leaves_takes_nothing_and_is_drained_in_the_end() -> No
     assert progress.drained() == {B}
     progress.done(A, 0)
     assert progress.drained() == {A, B}
-    assert progress.to_commit() == {A: 1}
+    assert progress.to_commit() == {A: Place(1, 1)}
 
 
 def test_what_is_not_ours_is_neither_taken_nor_committed() -> None:
@@ -46,12 +45,12 @@ def test_what_is_not_ours_is_neither_taken_nor_committed() -> None:
     progress.take(A, 0)
     progress.forget([A])
     progress.done(A, 0)
-    progress.committed({A: 1})
+    progress.committed({A: Place(1, 1)})
     assert not progress.take(A, 1)
     assert progress.to_commit() == {}
     progress.begin([A])
     progress.take(A, 0)
-    assert progress.to_commit() == {}, "nothing is remembered of the first time"
+    assert progress.to_commit() == {A: Place(0, 1)}, "nothing is remembered of the first time"
 
 
 def test_offsets_may_have_gaps_and_go_back_after_a_seek() -> None:
@@ -59,10 +58,10 @@ def test_offsets_may_have_gaps_and_go_back_after_a_seek() -> None:
     progress.take(A, 3)
     progress.take(A, 9)
     progress.done(A, 3)
-    assert progress.to_commit() == {A: 9}
+    assert progress.to_commit() == {A: Place(9, 10)}
     progress.take(A, 4)
     progress.done(A, 4)
-    assert progress.to_commit() == {A: 5}
+    assert progress.to_commit() == {A: Place(5, 5)}
 
 
 def answered(member: Membership, revision: int, *numbers: int, lease_ms: int = 1_000, epoch: int = 7) -> Membership:

@@ -13,8 +13,10 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.groups_committed: dict[str, dict[str, dict[int, int]]] = {}
+        self.groups_pulled: dict[str, dict[str, dict[int, int]]] = {}
         self.topics: dict[str, list[tuple[int, int | None]]] = {}
         self.times: dict[tuple[str, int], int | None] = {}
+        self.times_at: dict[tuple[str, int, int], int] = {}
         self.begins_asked: Mapping[str, Collection[int]] = {}
         self.times_asked: Sequence[tuple[str, int, int]] = ()
         self.places_looked_at: Sequence[tuple[str, int, int, int]] = ()
@@ -23,9 +25,12 @@ class MemoryOffsets:
         self.in_time = True
         self.failure: LogError | None = None
 
-    async def committed(self, group: str) -> Mapping[str, Mapping[int, int]] | None:
+    async def committed(
+        self, group: str
+    ) -> tuple[Mapping[str, Mapping[int, int]], Mapping[str, Mapping[int, int]]] | None:
         self._answer()
-        return self.groups_committed.get(group)
+        found = self.groups_committed.get(group)
+        return None if found is None else (found, self.groups_pulled.get(group, {}))
 
     async def groups(self) -> Collection[str]:
         self._answer()
@@ -60,9 +65,8 @@ class MemoryOffsets:
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
         self._answer()
         self.times_asked = places
-        return {
-            (topic, number): self.times[topic, number] for topic, number, _ in places if (topic, number) in self.times
-        }
+        at_place = {place[:2]: self.times_at[place] for place in places if place in self.times_at}
+        return {place[:2]: self.times[place[:2]] for place in places if place[:2] in self.times} | at_place
 
     async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
         """The value of a record is its offset; there is none at the offsets in `gaps`."""

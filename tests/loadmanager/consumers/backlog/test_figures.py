@@ -124,6 +124,14 @@ def test_half_a_sum_of_pull_offsets_is_none():
     assert (found.in_flight, found.available) == (None, None)
 
 
+def test_a_queue_with_neither_offset_takes_no_sum_away():
+    """Nothing was ever stored in it, or it is read from its end on."""
+    found = total(backlog_of(one, NOW_MS) for one in (queue(0, 4, 10, pull=6), queue(0, None, 5), queue(0, 1, None)))
+    assert (found.in_flight, found.available) == (Figure(2, None), Figure(4, None))
+    plain = total(backlog_of(one, NOW_MS) for one in (queue(0, None, 5), queue(0, 3, 5)))
+    assert (plain.in_flight, plain.available) == (None, None)
+
+
 def test_an_age_that_nobody_read_leaves_a_sum_a_lower_bound_or_unknown():
     old, new, unread = (Offsets(9, 3, consumer_stored_ms=at_ms) for at_ms in (STORED_MS, ABSENT, None))
     assert total(backlog_of(one, NOW_MS) for one in (old, unread)).lag == Figure(12, 2.0)

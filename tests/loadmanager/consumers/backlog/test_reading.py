@@ -69,6 +69,17 @@ async def test_ages_are_read_of_the_largest_lags_first(store):
     assert found.of_topic("orders", NOW_MS).undated == 0
 
 
+async def test_pull_offsets_split_the_lag_of_a_group(store):
+    store.topics["orders"][2:] = [(0, 7)]
+    store.groups_pulled = {"billing": {"orders": {0: 10, 1: 15}}}
+    store.times_at = {("orders", 1, 8): NOW_MS - 9_000, ("orders", 1, 15): NOW_MS - 2_000}
+    found = (await reader(store).read("billing", ages=5)).of_topic("orders", NOW_MS)
+    assert (found.lag, found.in_flight, found.available) == (Figure(12, 9.0), Figure(7, 9.0), Figure(5, 2.0))
+    store.groups_pulled = {"billing": {"orders": {1: 15}}}
+    found = (await reader(store).read("billing")).of_topic("orders", NOW_MS)
+    assert (found.in_flight, found.available) == (None, None), "it has not said what it pulled of queue 0"
+
+
 async def test_an_offset_without_a_record_is_not_old_and_one_unread_is_undated(store):
     store.times = {("orders", 1): None}
     assert (await reader(store).read("billing", ages=5)).sum(NOW_MS).lag == Figure(12, 0.0)
