@@ -65,9 +65,9 @@ class Membership:
         if isinstance(answer, Refusal):
             if answer.why is Why.UNSUPPORTED_VERSION:
                 raise Invalid(answer.detail)
-            return self._lose()
+            return self.lose()
         if self.epoch and answer.epoch != self.epoch:
-            return self._lose()
+            return self.lose()
         self.epoch = answer.epoch
         if answer.lease_ms:
             self._until_ms = max(self._until_ms, sent_ms + answer.lease_ms)
@@ -79,6 +79,13 @@ class Membership:
         self._draining.difference_update(partitions)
         if not self._draining:
             self._acked = self.revision
+
+    def lose(self) -> Change:
+        """It is over: nothing is read any more, and it is too late to commit."""
+        self.over = True
+        lost = self._assigned | self._draining
+        self._assigned, self._draining = frozenset(), set()
+        return Change(lost=lost)
 
     def until_ms(self) -> float:
         """What may be read may be read before this time."""
@@ -99,9 +106,3 @@ class Membership:
         self._draining |= gone
         self.given_up(())
         return Change(new, gone)
-
-    def _lose(self) -> Change:
-        self.over = True
-        lost = self._assigned | self._draining
-        self._assigned, self._draining = frozenset(), set()
-        return Change(lost=lost)

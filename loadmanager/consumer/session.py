@@ -1,0 +1,302 @@
+"""A consumer's session with the coordinator of its group, on a thread of its own: heartbeats, commits, farewell.
+
+It tells Kafka's client what to fetch, and keeps for the thread that reads what happened (`events`). Whoever looks at
+its state holds `news`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import OFFSET_STORED, Consumer, Message, TopicPartition
+
+from loadmanager.client.credentials import Credentials
+from loadmanager.client.http import HttpRouter
+from loadmanager.client.router import Router
+from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.kafka_client import get_ready, place_of
+from loadmanager.consumer.membership import Change, Membership
+from loadmanager.consumer.progress import Progress
+from loadmanager.consumers.coordinator.messages import PROTOCOL
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError
+
+LONGEST_WAIT_S = 3.0
+"""How long a heartbeat waits for news; shorter than an attempt of the client may take."""
+RETRY_S = 0.2
+CLOSE_S = 5.0
+
+_log = logging.getLogger("loadmanager.consumer")
+
+
+class Session:
+    """One consumer's membership, and the next one after that is lost.
+
+    `revoke_is_told`: a partition is given up only when the service was told so (`told`). `max_poll_interval_s`: a
+    service that asks for no record for so long (`polls`) is no member until it asks again.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscription: Subscription,
+        brokers: Sequence[str],
+        credentials: Credentials | None,
+        kafka: Consumer,
+        *,
+        commit_interval_s: float,
+        max_poll_interval_s: float,
+        revoke_is_told: bool,
+    ) -> None:
+        self.group = group
+        self.subscription = subscription
+        self.news = threading.Condition()
+        self.progress = Progress()
+        self.membership = self._new_membership()
+        self.events: list[tuple[str, list[Partition]]] = []
+        """What the service is to be told: "assign" and "lost", with the partitions."""
+        self.late: Message | None = None
+        """A record that came when the lease was over: it is given out if that is prolonged."""
+        self.failed: LoadManagerError | None = None
+        self.closing = False
+        self._brokers = brokers
+        self._credentials = credentials
+        self._kafka = kafka
+        self._commit_interval_s = commit_interval_s
+        self._max_poll_interval_s = max_poll_interval_s
+        self._revoke_is_told = revoke_is_told
+        self._told: set[Partition] = set()
+        """Partitions that leave, about which the service was told."""
+        self._fetched: set[Partition] = set()
+        self._polled_s = time.monotonic()
+        self._away = False
+        """It is no member, for the service does not poll."""
+        self._unanswered = False
+        """Whether the last heartbeat had no answer."""
+        self._thread = threading.Thread(target=self._work, name="loadmanager-group", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._nudge, self._to_commit = asyncio.Event(), asyncio.Event()
+
+    def start(self) -> None:
+        """Join the group."""
+        self._polled_s = time.monotonic()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Commit what is done, and leave the group."""
+        with self.news:
+            self.closing = True
+            self.news.notify_all()
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S + self.session_s)
+
+    def wake(self) -> None:
+        """Something was done: look whether a partition can be given up."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._nudge.set)
+                self._loop.call_soon_threadsafe(self._to_commit.set)
+
+    # --- with `news`
+
+    def polls(self) -> None:
+        """The service asks for records."""
+        self._polled_s = time.monotonic()
+        if self._away:
+            self.wake()
+
+    def may_read(self) -> bool:
+        """Whether the lease is not over."""
+        return self.membership.until_ms() > now_ms()
+
+    def to_tell(self) -> list[Partition]:
+        """Partitions to be given up with nothing in progress, of which the service was not told yet."""
+        return sorted(self.progress.drained() - self._told)
+
+    def told(self, partitions: Sequence[Partition]) -> None:
+        """The service knows that these are given up."""
+        self._told.update(partitions)
+
+    def held(self) -> list[Partition]:
+        """What the service knows to have."""
+        unknown = {each for what, partitions in self.events if what == "assign" for each in partitions}
+        return sorted(self.membership.holds(now_ms()) - self._told - unknown)
+
+    @property
+    def session_s(self) -> float:
+        return self.subscription.session_timeout_ms / 1000
+
+    # --- the thread
+
+    def _work(self) -> None:
+        asyncio.run(self._coordinate())
+
+    async def _coordinate(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            credentials = self._credentials or Credentials.of_environment()
+            router = Router(self._brokers, credentials=credentials)
+            async with HttpRouter(router, protocol=PROTOCOL, credentials=credentials) as http:
+                client = GroupClient(http, self.group)
+                await asyncio.to_thread(get_ready, self._kafka, self.subscription.topics)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._commit_on(client))
+                    group.create_task(self._beat_on(client))
+                await self._leave(client)
+        except* LoadManagerError as errors:
+            with self.news:
+                self.failed = _first(errors)
+                self.news.notify_all()
+
+    async def _beat_on(self, client: GroupClient) -> None:
+        """Heartbeats, each of which waits for news until we have some ourselves.
+
+        The answer prolongs the lease. So the one after a failure does not wait, and none is waited for much longer than
+        it waits itself: its coordinator hangs then, and is another one soon.
+        """
+        longest_s, patience_s = min(self.session_s / 3, LONGEST_WAIT_S), self.session_s / 5
+        while not self.closing:
+            wait_s = 0.0 if self._unanswered else min(longest_s, self._max_poll_interval_s / 3)
+            self._nudge.clear()
+            if self._is_stuck():
+                await self._go_away(client)
+                continue
+            with self.news:
+                membership = self.membership
+                self._give_up()
+                beat = membership.beat(now_ms())
+            asking = client.heartbeat(membership.member, beat, int(wait_s * 1000), wait_s + patience_s)
+            answer = await self._unless_nudged(asking)
+            if answer is not None:
+                with self.news:
+                    self._follow(membership.answered(beat.sequence, answer))
+
+    def _is_stuck(self) -> bool:
+        return time.monotonic() - self._polled_s > self._max_poll_interval_s
+
+    async def _go_away(self, client: GroupClient) -> None:
+        """The service does not poll: others shall read, until it does again."""
+        _log.warning(
+            "%s: no record was asked for within max_poll_interval_s=%g: its partitions go to others until one is. Make "
+            "handling a record quicker, or set max_poll_interval_s higher",
+            self.group, self._max_poll_interval_s,
+        )  # fmt: skip
+        with self.news:
+            self._away, member = True, self.membership.member
+            self._follow(self.membership.lose())
+        with suppress(LoadManagerError):
+            await client.leave(member, CLOSE_S)
+        while self._is_stuck() and not self.closing:
+            await self._nudge.wait()
+            self._nudge.clear()
+        self._away = False
+
+    async def _commit_on(self, client: GroupClient) -> None:
+        """Commits, apart from heartbeats: a Kafka that does not answer must not end the session."""
+        while not self.closing:
+            self._to_commit.clear()
+            await self._commit(client)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._commit_interval_s):
+                    await self._to_commit.wait()
+
+    async def _unless_nudged(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        """The answer; None if there is none, or if we have news first."""
+        task, nudged = asyncio.ensure_future(asking), asyncio.ensure_future(self._nudge.wait())
+        try:
+            await asyncio.wait((task, nudged), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return None
+            answer = task.result()
+        except (Invalid, Conflict, Forbidden):
+            raise
+        except LoadManagerError as error:
+            _log.info("the coordinator of %s does not answer: %s", self.group, error)
+            self._unanswered = True
+            await asyncio.sleep(min(RETRY_S, self.session_s / 20))
+            return None
+        else:
+            self._unanswered = False
+            return answer
+        finally:
+            nudged.cancel()
+            task.cancel()
+
+    def _follow(self, change: Change) -> None:
+        """Do what the coordinator says. Kafka's client fetches what is ours, and nothing else."""
+        gone = sorted((change.revoked | change.lost) & self._fetched)
+        if gone:
+            self._kafka.incremental_unassign([TopicPartition(*each) for each in gone])
+            self._fetched.difference_update(gone)
+        self.progress.end(change.revoked)
+        if self.late is not None and place_of(self.late)[0] in change.revoked | change.lost:
+            self.late = None
+        if change.lost:
+            self._told -= change.lost
+            self.progress.forget(change.lost)
+            self.events.append(("lost", sorted(change.lost)))
+        if change.assigned:
+            self.progress.begin(change.assigned)
+            self.events.append(("assign", sorted(change.assigned)))
+            self._kafka.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(change.assigned)])
+            self._fetched |= change.assigned
+        if self.membership.over:
+            self.membership = self._new_membership()
+        self.news.notify_all()
+
+    def _give_up(self) -> None:
+        """Say of what is drained, committed, and known to the service to be leaving, that it is not read any more."""
+        uncommitted, drained = self.progress.to_commit(), self.progress.drained()
+        ready = drained & self._told if self._revoke_is_told else drained
+        left = {each for each in ready if each not in uncommitted}
+        if left:
+            self.progress.forget(left)
+            self._told -= left
+            self.membership.given_up(left)
+
+    async def _commit(self, client: GroupClient) -> None:
+        with self.news:
+            membership, places = self.membership, self.progress.to_commit()
+        if not places:
+            return
+        try:
+            refused = await client.commit(
+                membership.member, membership.epoch, membership.revision, places, self.session_s
+            )
+        except (Invalid, Conflict, Forbidden):
+            raise
+        except LoadManagerError as error:
+            _log.warning("a commit of %s waits: %s", self.group, error)
+            return
+        with self.news:
+            self.progress.committed({each: place for each, place in places.items() if each not in refused})
+            leaving = bool(self.progress.leaving)
+        if leaving:
+            self._nudge.set()
+
+    async def _leave(self, client: GroupClient) -> None:
+        with suppress(LoadManagerError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._commit(client)
+                await client.leave(self.membership.member, CLOSE_S)
+
+    def _new_membership(self) -> Membership:
+        return Membership(uuid.uuid4().hex, self.subscription)
+
+
+def now_ms() -> float:
+    """A steady clock."""
+    return time.monotonic() * 1000
+
+
+def _first(errors: BaseExceptionGroup[LoadManagerError]) -> LoadManagerError:
+    found = errors.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
