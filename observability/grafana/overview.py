@@ -134,6 +134,17 @@ ROWS: list[tuple[str, list[dict[str, Any]]]] = [
         lines("Turned away", "ops", (rate("http_requests_refused_total", "why"), "503, {{why}}"),
               (rate("http_connections_refused_total", "how"), "connections {{how}}")),
     ]),
+    ("Consumer groups that brokers coordinate", [
+        lines("Lag", "none", (now("consumer_lag_messages", "sum", "consumer_group"), "{{consumer_group}}"),
+              about="Records that are not consumed."),
+        lines("Age of the oldest record that is not consumed", "s",
+              (now("consumer_lag_latency_seconds", by="consumer_group"), "{{consumer_group}}")),
+        lines("Available and in flight", "none",
+              (now("consumer_ready_messages", "sum", "consumer_group"), "{{consumer_group}}, available"),
+              (now("consumer_inflight_messages", "sum", "consumer_group"), "{{consumer_group}}, in flight"),
+              about="Available: not pulled, more consumers would help. In flight: pulled; if it grows alone, look for "
+                    "a slow record."),
+    ]),
 ]  # fmt: skip
 
 

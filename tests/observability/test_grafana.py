@@ -16,10 +16,11 @@ import pytest
 
 from loadmanager.errors import LoadManagerError
 from tests.api.conftest import Cluster, cluster
+from tests.api.test_groups import GROUP, World, world
 from tests.observability.conftest import Scraping, group, until
 from tests.observability.rules import METRIC, ROOT
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "world"]
 
 FILE = ROOT / "observability" / "grafana" / "overview.json"
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")
@@ -33,8 +34,10 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in json.loads(FILE.read_text())["panels"] if panel["type"] != "row"]
 
 
-def expressions() -> list[str]:
-    return [target["expr"] for panel in panels() for target in panel["targets"]]
+def expressions(*, of_groups: bool) -> list[str]:
+    """Those of the panels of consumer groups, or the others."""
+    every = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [expression for expression in every if ("consumer_group" in expression) is of_groups]
 
 
 def test_the_dashboard_is_what_its_generator_writes() -> None:
@@ -78,20 +81,36 @@ async def test_each_expression_gives_data_of_real_brokers(cluster: Cluster, prom
     await cluster.create("t/n")
     prometheus.scrape([group(JOB, *(broker.url.removeprefix("http://") for broker in cluster.brokers))])
     moving = asyncio.create_task(move(cluster))
-    left = {text: text.replace("$job", JOB).replace("$__rate_interval", "20s") for text in expressions()}
+    try:
+        await all_shown(prometheus, JOB, expressions(of_groups=False))
+    finally:
+        moving.cancel()
 
-    def all_shown() -> bool:
-        for text, asked in list(left.items()):
-            if any(not math.isnan(float(series["value"][1])) for series in prometheus.query(asked)):
+
+async def test_the_panels_of_consumer_groups_give_data_of_a_coordinator(world: World, prometheus: Scraping) -> None:
+    world.topics.offsets.groups_pulled = {GROUP: {"orders": dict.fromkeys(range(6), 50)}}
+    world.topics.offsets.times = dict.fromkeys((("orders", number) for number in range(6)), 1_000)
+    job = f"{JOB}-groups"
+    prometheus.scrape([group(job, *(url.removeprefix("http://") for url in world.cluster.admin_urls))])
+    asked = expressions(of_groups=True)
+    assert len(asked) == 4
+    await all_shown(prometheus, job, asked)
+
+
+async def all_shown(prometheus: Scraping, job: str, asked: list[str]) -> None:
+    """Each of these expressions gives a number at some time."""
+    left = {text: text.replace("$job", job).replace("$__rate_interval", "20s") for text in asked}
+
+    def looked() -> bool:
+        for text, wanted in list(left.items()):
+            if any(not math.isnan(float(series["value"][1])) for series in prometheus.query(wanted)):
                 del left[text]
         return not left
 
     try:
-        await until(all_shown)
+        await until(looked)
     except TimeoutError:
         pytest.fail(f"nothing to be seen of: {sorted(left)}")
-    finally:
-        moving.cancel()
 
 
 async def move(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of backlogs, named as RocketMQ's. Pure; docs/backlog.md describes the names."""
+"""Prometheus metrics of backlogs, named as RocketMQ's. Pure; docs/metrics.md lists them."""
 
 from __future__ import annotations
 

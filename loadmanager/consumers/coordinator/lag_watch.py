@@ -21,6 +21,8 @@ from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import NotFound, Unavailable
 
 DRAINED_WITHIN_S = 60.0
+AGES = 100
+"""Of so many partitions of a group, those with the largest lags, it is read how old their records are."""
 UNEVEN = 1.2
 """So much of the mean one member may have to do before the group is divided anew."""
 
@@ -122,9 +124,10 @@ class LagFollower:
         self._every_s = every_s
         self._watch = LagWatch()
 
-    async def read(self, group: str) -> Reading:
-        """The group's backlog now. Raises NotFound (it has no offsets), Unavailable."""
-        backlog = await self._reader.read(group.partition("://")[2])
+    async def read(self, group: str, ages: int = 0) -> Reading:
+        """The group's backlog now, with the ages of so many partitions. Raises NotFound (it has no offsets),
+        Unavailable."""
+        backlog = await self._reader.read(group.partition("://")[2], ages=ages)
         now_s = self._clock_s()
         return await asyncio.to_thread(Reading.of, now_s, backlog)
 
@@ -147,7 +150,7 @@ class LagFollower:
 
     async def _see(self, group: str, weigh: Callable[[str, Mapping[Partition, float]], Awaitable[None]]) -> None:
         try:
-            self._watch.add(group, await self.read(group))
+            self._watch.add(group, await self.read(group, AGES))
         except NotFound:
             return  # it has committed nothing yet
         except Unavailable as error:

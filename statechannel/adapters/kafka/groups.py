@@ -21,7 +21,7 @@ from statechannel.adapters.kafka.clients import admin_settings, check_client_set
 from statechannel.adapters.kafka.group_commits import pulled_of
 from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
-from statechannel.adapters.kafka.store_times import read_store_times
+from statechannel.adapters.kafka.store_times import StoreTimes
 from statechannel.errors import LogError, LogUnavailable
 
 BATCH = 10_000
@@ -49,6 +49,7 @@ class KafkaGroups:
         self._timeout_s = request_timeout_s
         self._bootstrap = bootstrap
         self._admin = self._connected()
+        self._times = StoreTimes(self._connection)
         self._leaderless = frozenset[tuple[str, int]]()
 
     async def committed(self, group: str) -> tuple[ByPartition, ByPartition] | None:
@@ -107,7 +108,7 @@ class KafkaGroups:
         None where there is no such record; what did not come in time is left out. The topic's `message.timestamp.type`
         decides whether it is the time of the append, or one that the producer gave.
         """
-        return await asyncio.to_thread(read_store_times, self._connection, places, self._timeout_s)
+        return await asyncio.to_thread(self._times.read, places, self._timeout_s)
 
     async def look(self, places: Sequence[tuple[str, int, int, int]], look: Look) -> bool:
         """Show the records of these places (topic, partition, first offset, end) to `look`, on a thread.

@@ -1,7 +1,8 @@
-"""Reads when the records at given offsets were stored: one record of each partition, with one consumer. Blocks."""
+"""Reads when the records at given offsets were stored: one record of each partition. Blocks."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,29 +17,46 @@ AT_ONCE = 100
 FETCH_BYTES = 16 * 1024
 POLL_S = 0.1
 
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
 
-def read_store_times(
-    connection: Mapping[str, Any], places: Sequence[tuple[str, int, int]], timeout_s: float
-) -> Mapping[tuple[str, int], int | None]:
-    """The timestamps by topic and partition of the first records at or after the offsets; None if there is none.
 
-    Partitions that did not answer within `timeout_s`, lost their offset meanwhile, or have no timestamps are left out.
-    Records of open and aborted transactions count: the ends that `KafkaGroups` gives count them, too.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    found: dict[tuple[str, int], int | None] = {}
-    consumer = Consumer(looking_settings(connection), logger=LOGGER)
-    try:
-        for at in range(0, len(places), AT_ONCE):
-            _read(consumer, places[at : at + AT_ONCE], found, deadline_s)
-    finally:
-        consumer.close()
-    return found
+class StoreTimes:
+    """Reads for any thread, one after another, with one consumer that stays open; `connection` as for all clients."""
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._settings = looking_settings(connection)
+        self._consumer: Consumer | None = None
+        self._turn = threading.Lock()
+
+    def read(self, places: Sequence[Place], timeout_s: float) -> Mapping[tuple[str, int], int | None]:
+        """The timestamps by topic and partition of the first records at or after the offsets; None if there is none.
+
+        Partitions that did not answer within `timeout_s`, lost their offset meanwhile, or have no timestamps are left
+        out. Records of open and aborted transactions count: the ends that `KafkaGroups` gives count them, too.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        found: dict[tuple[str, int], int | None] = {}
+        if not self._turn.acquire(timeout=timeout_s):
+            return found
+        try:
+            consumer = self._consumer or Consumer(self._settings, logger=LOGGER)
+            self._consumer = None
+            for at in range(0, len(places), AT_ONCE):
+                _read(consumer, places[at : at + AT_ONCE], found, deadline_s)
+            consumer.unassign()
+            if found:
+                self._consumer = consumer
+            else:  # perhaps it is the client that hangs
+                consumer.close()
+        finally:
+            self._turn.release()
+        return found
 
 
 def _read(
     consumer: Consumer,
-    places: Sequence[tuple[str, int, int]],
+    places: Sequence[Place],
     found: dict[tuple[str, int], int | None],
     deadline_s: float,
 ) -> None:
@@ -61,6 +79,7 @@ def _read(
                 found[topic, number] = None
         if done and waiting:
             consumer.pause(done)  # what was fetched of them is thrown away, and no more is fetched
+    consumer.resume([TopicPartition(topic, number) for topic, number, _ in places])
 
 
 def looking_settings(connection: Mapping[str, Any]) -> dict[str, Any]:

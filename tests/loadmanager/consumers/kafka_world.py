@@ -124,7 +124,7 @@ async def world(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncGenerator[W
             await log.start(5)
             stack.push_async_callback(log.close)
             topics = KafkaTopics(KafkaGroups(kafka, {"broker.address.family": "v4"}), GroupCommits(kafka))
-            hosted = Coordinator(GroupStore(log), topics, time.monotonic)
+            hosted = Coordinator(GroupStore(log), topics, time.monotonic, lag_every_s=0.5)
             await hosted.start()
             await stack.enter_async_context(in_background(hosted.run()))
             return hosted

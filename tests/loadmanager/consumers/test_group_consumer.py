@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer
 
 from loadmanager.consumer.group_consumer import GroupConsumer
-from loadmanager.errors import Conflict, NotFound
+from loadmanager.consumers.backlog.metrics import backlog_metrics
+from loadmanager.errors import Conflict
 from tests.loadmanager.consumers.kafka_world import (
     PARTITIONS,
     WAIT_S,
@@ -121,12 +121,15 @@ async def test_a_slow_record_is_in_flight_and_not_available(world: World) -> Non
                     taken[message.partition() or 0] += 1
                     if message.offset():
                         consumer.done(message)
-            in_flight, available = 0, 0
-            while (in_flight, available) != (taken.total(), world.sent - taken.total()):
-                with suppress(NotFound):  # it has committed nothing yet
-                    found = (await world.coordinator.lag.read(world.group)).backlog.sum(int(time.time() * 1000))
-                    in_flight = found.in_flight.messages if found.in_flight else 0
-                    available = found.available.messages if found.available else 0
+            shown = dict[str, float]()
+            while shown.get("inflight_messages") != taken.total():
+                await asyncio.sleep(0.05)
+                backlogs, at_ms = world.coordinator.lag.backlogs, int(time.time() * 1000)
+                found = [sample for metric in backlog_metrics(backlogs, at_ms) for sample in metric.samples]
+                shown = {each.name.removeprefix("loadmanager_consumer_"): each.value for each in found}
+            assert shown["ready_messages"] == world.sent - taken.total()
+            assert shown["lag_messages"] == world.sent
+            assert shown["lag_latency_seconds"] >= shown["queueing_latency_seconds"] > 0
 
 
 async def test_offsets_are_reset_while_consumers_read(world: World) -> None:

@@ -107,6 +107,17 @@ async def test_a_plain_group_has_a_lag_with_its_age_and_nothing_else(world):
     assert (found.queues, found.uncommitted, found.unknown, found.undated, found.deleted) == (4, 1, 0, 0, 0)
 
 
+async def test_ages_are_read_again_and_again_elsewhere(world):
+    """With one consumer, that goes back as well."""
+    topic = world.topic("orders", 2)
+    world.produce(topic, {0: 10, 1: 10})
+    groups = KafkaGroups(world.address)
+    for first, second in ((4, 9), (0, 9), (8, 10), (9, 0)):
+        found = await groups.stored_ms([(topic, 0, first), (topic, 1, second)])
+        ages_s = [None if at_ms is None else (NOW_MS - at_ms) // 1000 for _, at_ms in sorted(found.items())]
+        assert ages_s == [10 - first, 10 - second or None]
+
+
 async def test_a_time_is_the_first_record_stored_then_or_later(world):
     topic = world.topic("orders", 3)
     world.produce(topic, {0: 10, 1: 3})
