@@ -9,7 +9,7 @@ NAMES = (
     *("channel", "start", "snapshot", "soak", "lookup", "secured", "broker", "assign", "transfer", "split", "failover"),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
     *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
-    *("batch", "batch_rows", "batch_pipeline", "allocate", "rebalance", "heartbeats", "lag"),
+    *("batch", "batch_rows", "batch_pipeline", "allocate", "rebalance", "chaos", "heartbeats", "lag"),
 )
 
 

@@ -9,33 +9,21 @@ reader read to the first of the next one. *Others*: the longest silence of a par
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import signal
-import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.figures import emit, median
-from loadmanager.consumer.hosting import KafkaTopics
-from loadmanager.consumers.coordinator.service import Coordinator
-from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.testing import embedded_cluster
-from stack.servers import KafkaServer
-from statechannel.adapters.kafka.group_commits import GroupCommits
-from statechannel.adapters.kafka.groups import KafkaGroups
-from statechannel.adapters.kafka.log import KafkaLog
+from bench.groups import NAMES, EqualKafka, Flow, Member, coordinators
 
 PROTOCOLS = ("ours", "classic", "consumer")
 PARTITIONS = 12
@@ -44,29 +32,13 @@ SESSION_S = 6.0
 """Kafka's least, by default, for its classic protocol; its new one has it from the server."""
 STEADY_S = 4.0
 SETTLED_S = 40.0
-NAMES = {"ours": "ours", "classic": "Kafka, cooperative-sticky", "consumer": "Kafka, consumer protocol"}
-
-
-class EqualKafka(KafkaServer):
-    """With the session time-out that everybody has."""
-
-    def _settings(self) -> dict[str, str]:
-        session_ms, beat_ms = str(int(SESSION_S * 1000)), str(int(SESSION_S * 1000 / 3))
-        return {
-            **super()._settings(),
-            "group.initial.rebalance.delay.ms": "0",
-            "group.consumer.min.session.timeout.ms": session_ms,
-            "group.consumer.session.timeout.ms": session_ms,
-            "group.consumer.min.heartbeat.interval.ms": beat_ms,
-            "group.consumer.heartbeat.interval.ms": beat_ms,
-        }
 
 
 def run(kind: str) -> None:
     """All figures of this bench; it needs Kafka, whatever `kind` is."""
     del kind
     directory = Path(tempfile.mkdtemp(prefix="bench-rebalance-"))
-    kafka = EqualKafka(directory / "kafka")
+    kafka = EqualKafka(directory / "kafka", SESSION_S)
     try:
         kafka.start()
         asyncio.run(_run(kafka.address))
@@ -79,81 +51,6 @@ async def _run(kafka: str) -> None:
     async with coordinators(kafka) as admin_urls:
         for protocol in PROTOCOLS:
             await _play(protocol, kafka, admin_urls)
-
-
-@asynccontextmanager
-async def coordinators(kafka: str) -> AsyncGenerator[list[str]]:
-    """Three brokers that coordinate groups; gives their admin URLs."""
-    async with AsyncExitStack() as stack:
-
-        async def make() -> Coordinator:
-            log = KafkaLog(kafka, topic_prefix="bench.", development=True, replication=1, min_insync=1)
-            await log.start(30)
-            stack.push_async_callback(log.close)
-            hosted = Coordinator(GroupStore(log), KafkaTopics(KafkaGroups(kafka), GroupCommits(kafka)), time.monotonic)
-            await hosted.start()
-            running = asyncio.create_task(hosted.run())
-            stack.callback(running.cancel)
-            return hosted
-
-        cluster = await stack.enter_async_context(embedded_cluster(make, brokers=3, namespace="bench/groups"))
-        yield cluster.admin_urls
-
-
-class Member:
-    """A consumer's process, and what it read: by partition the times and offsets."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.joining_s = 0.0
-        self.read: dict[int, list[tuple[float, int]]] = {}
-        self._following = asyncio.create_task(self._follow())
-
-    async def _follow(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            first, *rest = line.split()
-            if first == b"joining":
-                self.joining_s = float(rest[0])
-            else:
-                self.read.setdefault(int(rest[0]), []).append((float(first), int(rest[1])))
-
-    def reads_since(self, since_s: float) -> set[int]:
-        return {partition for partition, seen in self.read.items() if seen[-1][0] >= since_s}
-
-    async def end(self, number: int) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        await self.process.wait()
-        await self._following
-
-
-class Flow:
-    """Records sent to the topic in turn, all the time, from a thread."""
-
-    def __init__(self, kafka: str, topic: str) -> None:
-        self.sent = Counter[int]()
-        self._stopped = threading.Event()
-        self._producer = Producer({"bootstrap.servers": kafka, "broker.address.family": "v4", "linger.ms": 5})
-        self._topic = topic
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        number, begin_s = 0, time.monotonic()
-        while not self._stopped.is_set():
-            while number < (time.monotonic() - begin_s) * RATE_S:
-                partition = number % PARTITIONS
-                self._producer.produce(self._topic, b"x", partition=partition)
-                self.sent[partition] += 1
-                number += 1
-            self._producer.poll(0)
-            time.sleep(0.005)
-        self._producer.flush(30)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
 
 
 class Play:
@@ -171,10 +68,7 @@ class Play:
         self.members: list[Member] = []
 
     async def join(self) -> Member:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.group_member", json.dumps(self._told), stdout=asyncio.subprocess.PIPE
-        )
-        member = Member(process)
+        member = await Member.begin(**self._told)
         self.members.append(member)
         return member
 
@@ -197,10 +91,8 @@ class Play:
     def moved_s(self, before: Mapping[int, Member], after: Mapping[int, Member], at_s: float) -> list[float]:
         """For each partition that has another reader: from the last record of the one to the first of the other."""
         return [
-            after[each].read[each][0][0] - max(seen for seen, _ in before[each].read[each])
-            if after[each].read[each][0][0] >= at_s
-            else next(seen for seen, _ in after[each].read[each] if seen >= at_s)
-            - max(seen for seen, _ in before[each].read[each])
+            next(seen.at_s for seen in after[each].read[each] if seen.at_s >= at_s)
+            - max(seen.at_s for seen in before[each].read[each])
             for each in before
             if after[each] is not before[each]
         ]
@@ -210,7 +102,7 @@ class Play:
         longest_s = 0.0
         for partition, member in before.items():
             if after[partition] is member:
-                seen = [at_s, *(seen for seen, _ in member.read[partition] if at_s <= seen <= to_s), to_s]
+                seen = [at_s, *(each.at_s for each in member.read[partition] if at_s <= each.at_s <= to_s), to_s]
                 longest_s = max(longest_s, *(later - earlier for earlier, later in pairwise(seen)))
         return longest_s
 
@@ -219,7 +111,7 @@ async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
     play = Play(protocol, kafka, admin_urls)
     admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
     admin.create_topics([NewTopic(play.topic, PARTITIONS, 1)])[play.topic].result(30)
-    flow = Flow(kafka, play.topic)
+    flow = Flow(kafka, play.topic, PARTITIONS, RATE_S)
     try:
         first, second, third = [await play.join() for _ in range(3)]
         before = await play.settled(first, second, third)
@@ -230,7 +122,7 @@ async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
         fourth = await play.join()
         before, after = after, await play.settled(second, third, fourth)
         _told(play, "joins", before, after, fourth.joining_s)
-        waited_s = min(seen[0][0] for seen in fourth.read.values()) - fourth.joining_s
+        waited_s = min(seen[0].at_s for seen in fourth.read.values()) - fourth.joining_s
         emit("rebalance", f"{NAMES[protocol]}: joins, to its first record", waited_s, "s")
         left_s = time.time()
         await second.end(signal.SIGTERM)
@@ -241,7 +133,9 @@ async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
         await asyncio.sleep(1.0)
         for member in play.members:
             await member.end(signal.SIGKILL)
-    seen = Counter((each, offset) for member in play.members for each, its in member.read.items() for _, offset in its)
+    seen = Counter(
+        (each, offset) for member in play.members for each, its in member.read.items() for _, offset, _ in its
+    )
     lost = sum(sum(1 for offset in range(sent) if (each, offset) not in seen) for each, sent in flow.sent.items())
     repeated = sum(times - 1 for times in seen.values())
     emit("rebalance", f"{NAMES[protocol]}: lost", lost, "records", target="0", met=lost == 0, repeated=repeated)
