@@ -92,6 +92,11 @@ class AsyncGroupConsumer:
         """
         deadline_s = time.monotonic() + timeout_s
         async with self._turn:
+            await asyncio.sleep(0)  # others have their turn, however many records there are
+            if self._polling is None and not self._closed:
+                message = self._consumer.poll_fetched()
+                if message is not None:
+                    return message
             while not self._closed:
                 left_s = max(0.0, deadline_s - time.monotonic())
                 if self._polling is None:

@@ -26,6 +26,8 @@ from statechannel.law.bundle import Key
 
 Told = Callable[[list[Partition]], object]
 
+_PASSING = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - public constants
+
 
 class GroupConsumer:
     """One member of a group. Use `with`, or `start()` and `close()`.
@@ -152,41 +154,49 @@ class GroupConsumer:
         with session.news:
             return sorted(each for each in session.membership.reads(now_ms()) if each in session.progress)
 
+    def poll_fetched(self) -> Message | None:
+        """As `poll(0)` if a record is at hand and nothing else is to be done; else None. Never waits."""
+        session = self._session
+        if not session.news.acquire(blocking=False):
+            return None
+        try:
+            if not session.fetched or session.failed or session.events or session.to_tell() or not session.may_read():
+                return None
+            self._done_with_last()
+            session.polls()
+            return self._given_out()
+        finally:
+            session.news.release()
+
     def _next(self, timeout_s: float) -> Message | None:
         session = self._session
         with session.news:
             if session.failed is not None:
                 raise session.failed
             session.polls()
-            may_read = session.may_read()
-            late, session.late = (session.late, None) if may_read else (None, session.late)
-            if not may_read and timeout_s > 0:
-                session.news.wait(min(timeout_s, 0.1))
-        if late is not None:
-            return self._given_out(late)
-        if not may_read:
-            return None
-        message = self._kafka.poll(min(max(timeout_s, 0), 0.1))
-        if message is None:
-            return None
-        error = message.error()
-        if error is None:
-            return self._given_out(message)
-        if error.retriable() or error.code() in (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
-            return None
-        raise KafkaException(error)
-
-    def _given_out(self, message: Message) -> Message | None:
-        """The record, if its partition is still ours; and from now on it is in progress."""
-        session = self._session
-        with session.news:
             if not session.may_read():
-                session.late = message
+                if timeout_s > 0:
+                    session.news.wait(min(timeout_s, 0.1))
                 return None
-            if not session.progress.take(*place_of(message)):
-                return None
-            self._last = message
-            return message
+            if session.fetched:
+                return self._given_out()
+        session.fetch(min(max(timeout_s, 0), 0.1))
+        with session.news:
+            return self._given_out() if session.may_read() else None
+
+    def _given_out(self) -> Message | None:
+        """The next fetched record that is ours, if any; from now on it is in progress."""
+        session = self._session
+        while session.fetched:
+            message = session.fetched.popleft()
+            error = message.error()
+            if error is None:
+                if session.progress.take(*place_of(message)):
+                    self._last = message
+                    return message
+            elif not error.retriable() and error.code() not in _PASSING:
+                raise KafkaException(error)
+        return None
 
     def _done_with_last(self) -> None:
         if self._auto_done and self._last is not None:

@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from loadmanager.consumers.coordinator.records import Partition
 
 READY_S = 3.0
+AT_ONCE = 100
+"""Records that are taken from Kafka's client in one turn."""
 
 
 def open_consumer(settings: Mapping[str, Any], group: str) -> Consumer:
@@ -34,10 +36,20 @@ def get_ready(kafka: Consumer, topics: Collection[str]) -> None:
             kafka.committed([TopicPartition(topic, 0)], timeout=READY_S)
 
 
+def fetch(kafka: Consumer, timeout_s: float) -> list[Message]:
+    """What Kafka's client has fetched, at most `AT_ONCE`; waits for the first one, and for no other."""
+    first = kafka.poll(timeout_s)
+    return [] if first is None else [first, *kafka.consume(AT_ONCE - 1, 0)]
+
+
+def partition_of(message: Message) -> Partition:
+    """The partition of a record; of an error, whatever it names."""
+    number = message.partition()
+    return message.topic() or "", -1 if number is None else number
+
+
 def place_of(message: Message) -> tuple[Partition, int]:
     """Partition and offset of a record without an error."""
-    topic, number, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert number is not None
+    offset = message.offset()
     assert offset is not None
-    return (topic, number), offset
+    return partition_of(message), offset

@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections import deque
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +22,7 @@ from loadmanager.client.credentials import Credentials
 from loadmanager.client.http import HttpRouter
 from loadmanager.client.router import Router
 from loadmanager.consumer.group_client import GroupClient
-from loadmanager.consumer.kafka_client import get_ready, place_of
+from loadmanager.consumer.kafka_client import fetch, get_ready, partition_of
 from loadmanager.consumer.membership import Change, Membership
 from loadmanager.consumer.progress import Progress
 from loadmanager.consumers.coordinator.messages import PROTOCOL
@@ -62,8 +63,8 @@ class Session:
         self.membership = self._new_membership()
         self.events: list[tuple[str, list[Partition]]] = []
         """What the service is to be told: "assign" and "lost", with the partitions."""
-        self.late: Message | None = None
-        """A record that came when the lease was over: it is given out if that is prolonged."""
+        self.fetched = deque[Message]()
+        """Records that were not given out yet, of partitions that are ours."""
         self.failed: LoadManagerError | None = None
         self.closing = False
         self._brokers = brokers
@@ -74,7 +75,9 @@ class Session:
         self._revoke_is_told = revoke_is_told
         self._told: set[Partition] = set()
         """Partitions that leave, about which the service was told."""
-        self._fetched: set[Partition] = set()
+        self._fetching: set[Partition] = set()
+        self._gone: set[Partition] = set()
+        """Partitions that were ours when the reader last began to fetch, and then were not."""
         self._polled_s = time.monotonic()
         self._away = False
         """It is no member, for the service does not poll."""
@@ -104,6 +107,23 @@ class Session:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._nudge.set)
                 self._loop.call_soon_threadsafe(self._to_commit.set)
+
+    def fetch(self, timeout_s: float) -> None:
+        """Wait for a record; the reader's thread. Call it without `news`.
+
+        A partition may go meanwhile, and even come back. Then nobody knows of which time its records are: it is fetched
+        anew, from what was committed.
+        """
+        with self.news:
+            self._gone = set()
+        messages = fetch(self._kafka, timeout_s)
+        with self.news:
+            unsure = {partition_of(each) for each in messages} & self._gone
+            self.fetched.extend(each for each in messages if partition_of(each) not in unsure)
+            again = unsure & self._fetching
+            if again:
+                self._unassign(again)
+                self._assign(again)
 
     # --- with `news`
 
@@ -232,13 +252,13 @@ class Session:
 
     def _follow(self, change: Change) -> None:
         """Do what the coordinator says. Kafka's client fetches what is ours, and nothing else."""
-        gone = sorted((change.revoked | change.lost) & self._fetched)
+        gone = (change.revoked | change.lost) & self._fetching
         if gone:
-            self._kafka.incremental_unassign([TopicPartition(*each) for each in gone])
-            self._fetched.difference_update(gone)
+            self._unassign(gone)
+            self._fetching -= gone
+            self._gone |= gone
+            self.fetched = deque(each for each in self.fetched if partition_of(each) not in gone)
         self.progress.end(change.revoked)
-        if self.late is not None and place_of(self.late)[0] in change.revoked | change.lost:
-            self.late = None
         if change.lost:
             self._told -= change.lost
             self.progress.forget(change.lost)
@@ -246,11 +266,17 @@ class Session:
         if change.assigned:
             self.progress.begin(change.assigned)
             self.events.append(("assign", sorted(change.assigned)))
-            self._kafka.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(change.assigned)])
-            self._fetched |= change.assigned
+            self._assign(change.assigned)
+            self._fetching |= change.assigned
         if self.membership.over:
             self.membership = self._new_membership()
         self.news.notify_all()
+
+    def _assign(self, partitions: Collection[Partition]) -> None:
+        self._kafka.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(partitions)])
+
+    def _unassign(self, partitions: Collection[Partition]) -> None:
+        self._kafka.incremental_unassign([TopicPartition(*each) for each in sorted(partitions)])
 
     def _give_up(self) -> None:
         """Say of what is drained, committed, and known to the service to be leaving, that it is not read any more."""

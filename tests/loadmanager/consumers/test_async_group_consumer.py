@@ -46,22 +46,23 @@ async def test_records_are_read_once_and_callbacks_run_on_the_loop(world: World)
 
 
 async def test_a_cancelled_call_loses_no_record(world: World) -> None:
+    """Cancelled at any of its steps."""
     await asyncio.to_thread(world.send, 300)
     seen, cancelled = Counter[str](), 0
     async with AsyncGroupConsumer(world.group, [world.topic], **world.options) as consumer:
         async with asyncio.timeout(WAIT_S):
             while len(seen) < 300:
                 polling = asyncio.create_task(consumer.poll(1.0))
-                await asyncio.sleep(0)
-                if len(seen) % 3 == 0 and not polling.done():
+                for _ in range(len(seen) % 5):
                     await asyncio.sleep(0)
-                    cancelled += polling.cancel()
+                if len(seen) % 3 == 0 and polling.cancel():
                     await asyncio.wait([polling])
+                    cancelled += polling.cancelled()
                     polling = asyncio.create_task(consumer.poll(1.0))
                 message = await polling
                 if message is not None:
                     seen[(message.value() or b"").decode()] += 1
-    assert cancelled > 50
+    assert cancelled > 20
     assert set(seen.values()) == {1}
 
 

@@ -1,0 +1,115 @@
+"""What a consumer does with records that came while their partition went away, or went and came back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
+
+from loadmanager.consumer.membership import Change
+from loadmanager.consumer.session import Session
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+
+A: Partition = ("orders", 0)
+B: Partition = ("orders", 1)
+
+
+class Record:
+    """Of a partition."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self.place = partition, offset
+
+    def topic(self) -> str:
+        return self.place[0][0]
+
+    def partition(self) -> int:
+        return self.place[0][1]
+
+
+class Kafka:
+    """A client that has fetched these records; `meanwhile` happens while it is asked for them."""
+
+    def __init__(self, *records: Record) -> None:
+        self.records = list(records)
+        self.assigned: list[list[TopicPartition]] = []
+        self.unassigned: list[list[TopicPartition]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def poll(self, timeout_s: float) -> Record:
+        del timeout_s
+        self.meanwhile()
+        return self.records[0]
+
+    def consume(self, count: int, timeout_s: float) -> list[Record]:
+        assert timeout_s == 0, "it waits for the first record only"
+        return self.records[1 : count + 1]
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned.append(partitions)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        self.unassigned.append(partitions)
+
+
+def session(kafka: Kafka) -> Session:
+    found = Session(
+        "persistent://t/n/g", Subscription(("orders",)), [], None, cast("Consumer", kafka),
+        commit_interval_s=1.0, max_poll_interval_s=300.0, revoke_is_told=False,
+    )  # fmt: skip
+    follow(found, assigned=frozenset({A, B}))
+    return found
+
+
+def follow(of: Session, **change: Any) -> None:
+    with of.news:
+        of._follow(Change(**change))
+
+
+def places(of: Session) -> list[tuple[Partition, int]]:
+    return [cast("Record", each).place for each in of.fetched]
+
+
+def test_records_wait_in_their_order_until_they_are_given_out() -> None:
+    found = session(Kafka(Record(A, 7), Record(B, 3), Record(A, 8)))
+    found.fetch(0.1)
+    assert places(found) == [(A, 7), (B, 3), (A, 8)]
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_records_of_a_partition_that_goes_are_thrown_away(how: str) -> None:
+    found = session(Kafka(Record(A, 7), Record(B, 3)))
+    found.fetch(0.1)
+    follow(found, **{how: frozenset({A})})
+    assert places(found) == [(B, 3)]
+
+
+def test_records_of_a_partition_that_goes_meanwhile_are_thrown_away() -> None:
+    kafka = Kafka(Record(A, 7), Record(B, 3))
+    found = session(kafka)
+    kafka.meanwhile = lambda: follow(found, revoked=frozenset({A}))
+    found.fetch(0.1)
+    assert places(found) == [(B, 3)]
+    assert len(kafka.assigned) == 1
+
+
+def test_a_partition_that_went_and_came_back_meanwhile_is_fetched_anew() -> None:
+    """Its record may be of the first time: given out now, a commit could pass over what comes before it."""
+    kafka = Kafka(Record(A, 7), Record(B, 3))
+    found = session(kafka)
+
+    def goes_and_comes() -> None:
+        follow(found, lost=frozenset({A}))
+        follow(found, assigned=frozenset({A}))
+
+    kafka.meanwhile = goes_and_comes
+    found.fetch(0.1)
+    assert places(found) == [(B, 3)]
+    assert kafka.unassigned[-1] == [TopicPartition(*A)]
+    assert kafka.assigned[-1] == [TopicPartition(*A, OFFSET_STORED)]
+    assert len(kafka.assigned) == 3
+    kafka.meanwhile = lambda: None
+    found.fetch(0.1)
+    assert places(found) == [(B, 3), (A, 7), (B, 3)], "what was known then is not doubted later"
