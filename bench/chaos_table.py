@@ -1,132 +1,122 @@
-"""A million records, four queues, four consumers, one and two rebalances: ours, RocketMQ's way, Kafka's two protocols.
+"""The table of the first work on this: a million messages, four queues, four consumers, one rebalance and two.
 
-A consumer leaves in order when three tenths are read, and in the second play a new one comes at six tenths. Each reads
-no more than `PACE_S` records a second, so that rebalances happen while there is something to read.
+The records are there before the consumers. When all of these read, as slowly as HELD_S, they are let go: each takes
+RATE_S records a second at most, so that the rebalance comes in the middle. At a quarter of the records the third
+consumer leaves in order; in the second round it comes back, in a new process, at half of them.
 """
 
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.chaos_verdict import judge
+from bench.chaos_commits import GroupHistory
+from bench.chaos_play import SESSION_S
 from bench.figures import emit
-from bench.groups import NAMES, Member
+from bench.group_reads import count, lost
+from bench.groups import NAMES, NAMESPACE, Member, coordinators, gathered, make_topic, until
+from bench.peers.rocketmq import ConsumerIds
 
-RECORDS = int(os.environ.get("CHAOS_RECORDS", "1000000"))
-QUEUES = MEMBERS = 4
-PACE_S = 12_500
-SESSION_S = 3.0
-IN_FLIGHT_S = SESSION_S + 1.5
-PATIENCE_S = 30.0
-LEAVES_AT, COMES_AT = 0.3, 0.6
-
-
-async def run(kafka: str, admin_urls: Sequence[str], directory: Path) -> list[str]:
-    """All figures; what of ours is not as promised."""
-    topic = await asyncio.to_thread(_produced, kafka)
-    failures: list[str] = []
-    for rebalances in (1, 2):
-        for protocol in NAMES:
-            play = Play(protocol, kafka, admin_urls, topic, directory)
-            verdict = await play.run(rebalances)
-            if protocol == "ours" and (verdict.lost or verdict.repeated):
-                failures.append(f"{rebalances} rebalances: {verdict}")
-    return failures
+MESSAGES = 1_000_000
+QUEUES, CONSUMERS, LEAVES = 4, 4, 2
+RATE_S, HELD_S = 12_500.0, 50.0
+LEAVES_AT, BACK_AT = 0.25, 0.5
+GATHER_S = 0.05
+"""Records read within so long are told together, so no pause is known better."""
+BEGIN_S, END_S = 60.0, 240.0
+ROUNDS = {1: "rebalance once", 2: "rebalance twice"}
+CLIENT = {"fetch.message.max.bytes": 32_768, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10, "log_level": 2}
+"""A client gets records of both of its partitions in turn, not a second of one and then a second of the other."""
 
 
-def _produced(kafka: str) -> str:
-    """A topic with all records."""
-    topic = f"million-{uuid.uuid4().hex[:8]}"
-    client: dict[str, Any] = {"bootstrap.servers": kafka, "broker.address.family": "v4"}
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic(topic, QUEUES, 1)])[topic].result(30)
-    producer = Producer({**client, "linger.ms": 20, "queue.buffering.max.messages": RECORDS + 1})
-    for number in range(RECORDS):
-        producer.produce(topic, b"x" * 100, partition=number % QUEUES)
-    producer.flush(60)
-    return topic
+async def table(kafka: str, messages: int) -> bool:
+    """All rounds; whether ours is as it must be."""
+    topic, met = f"table-{uuid.uuid4().hex[:8]}", True
+    make_topic(kafka, topic, QUEUES)
+    await asyncio.to_thread(_fill, kafka, topic, messages)
+    ids = ConsumerIds()
+    ids_port = await ids.start()
+    try:
+        async with coordinators(kafka) as admin_urls:
+            for protocol in ("ours", "rocketmq", "classic", "consumer"):
+                for rebalances in ROUNDS:
+                    told = {
+                        "protocol": protocol, "kafka": kafka, "topic": topic, "brokers": admin_urls, "rate_s": RATE_S,
+                        "session_s": SESSION_S, "gather_s": GATHER_S, "partitions": QUEUES, "ids_port": ids_port,
+                        "kafka_settings": CLIENT, "group": f"{NAMESPACE}/{uuid.uuid4().hex[:8]}",
+                    }  # fmt: skip
+                    met &= await Round(told, messages, rebalances).play() or protocol != "ours"
+    finally:
+        await ids.close()
+    return met
 
 
-class Play:
-    """One group that reads the topic once."""
+class Round:
+    """A group that reads all of the topic."""
 
-    def __init__(self, protocol: str, kafka: str, admin_urls: Sequence[str], topic: str, directory: Path) -> None:
-        ours = uuid.uuid4().hex[:8]
-        self._protocol = protocol
-        self._clients = directory / f"clients-{ours}"
-        self._told: dict[str, Any] = {
-            "protocol": protocol, "kafka": kafka, "topic": topic, "brokers": admin_urls, "session_s": SESSION_S,
-            "group": f"bench/groups/{ours}" if protocol == "ours" else f"group-{ours}",
-            "clients": str(self._clients), "queues": QUEUES, "runs": True, "pace_s": PACE_S,
-        }  # fmt: skip
-        self._members: list[Member] = []
-        self._named: dict[str, Member] = {}
+    def __init__(self, told: dict[str, object], messages: int, rebalances: int) -> None:
+        self._told, self._messages, self._rebalances = told, messages, rebalances
+        self._sent = {queue: len(range(queue, messages, QUEUES)) for queue in range(QUEUES)}
+        self._all: list[Member] = []
 
-    async def run(self, rebalances: int) -> Any:
-        """Read everything, with so many rebalances."""
-        self._tell_clients()
-        names = [await self._join() for _ in range(MEMBERS)]
-        await self._until(lambda: self._read() >= LEAVES_AT * RECORDS)
-        leaver = self._named.pop(names[-1])
-        await leaver.end(signal.SIGTERM)
-        self._tell_clients()
-        if rebalances > 1:
-            await self._until(lambda: self._read() >= COMES_AT * RECORDS)
-            await self._join()
-        await self._until(lambda: self._read() >= RECORDS)
-        for member in self._named.values():
-            await member.end(signal.SIGTERM)
-        read = [member.read for member in self._members]
-        runs = [run for each in read for its in each.values() for run in its]
-        took_s = max(run.at_s for run in runs) - min(run.at_s for run in runs)
-        verdict = judge(read, dict.fromkeys(range(QUEUES), RECORDS // QUEUES), IN_FLIGHT_S, 0.0)
-        emit(
-            "chaos", f"{NAMES[self._protocol]}: {rebalances} rebalances, all read", took_s, "s", lost=verdict.lost,
-            repeated=verdict.repeated, stale=verdict.stale, longest_pause_s=round(verdict.pause_s, 2),
-            moves=verdict.moves, records=RECORDS,
-        )  # fmt: skip
-        return verdict
-
-    async def _join(self) -> str:
-        name = f"client-{len(self._members)}"
-        member = await Member.begin(**self._told, me=name)
-        self._members.append(member)
-        await self._until(lambda: member.joining_s > 0)
-        self._named[name] = member
-        self._tell_clients()
-        return name
-
-    def _tell_clients(self) -> None:
-        """As RocketMQ's broker: the list of clients is another one. The others do not need it."""
-        if self._protocol == "averagely":
-            self._clients.write_text(json.dumps(sorted(self._named)))
-            for member in self._named.values():
+    async def play(self) -> bool:
+        """Play it and print its figures; whether nothing was lost, read again without need, or read by two at once."""
+        try:
+            for place in range(CONSUMERS):
+                await self._join(place, held_s=HELD_S)
+            await until(self._everybody_reads, BEGIN_S)
+            since_s = time.time()
+            for member in self._all:
                 member.process.send_signal(signal.SIGUSR1)
+            await until(lambda: self._share() >= LEAVES_AT, END_S)
+            await self._all[LEAVES].end(signal.SIGTERM)
+            if self._rebalances > 1:
+                await until(lambda: self._share() >= BACK_AT, END_S)
+                await self._join(LEAVES)
+            await until(lambda: not lost(gathered(self._all), self._sent), END_S)
+        finally:
+            for member in self._all:
+                await member.end(signal.SIGTERM)
+        return await self._figures(since_s)
 
-    def _read(self) -> int:
-        """How far the group is, over all queues."""
-        ends = dict.fromkeys(range(QUEUES), 0)
-        for member in self._members:
-            for queue, runs in member.read.items():
-                ends[queue] = max(ends[queue], runs[-1].first + runs[-1].size)
-        return sum(ends.values())
+    async def _figures(self, since_s: float) -> bool:
+        told = {key: str(value) for key, value in self._told.items()}
+        history = await asyncio.to_thread(GroupHistory, told["kafka"], told["group"], told["topic"])
+        found = count(gathered(self._all), self._sent, history.commits, since_s)
+        met = not (found.lost or found.not_in_flight or found.overlaps)
+        emit(
+            "chaos", f"{NAMES[told['protocol']]}: {ROUNDS[self._rebalances]}, to read everything",
+            found.read_s - since_s, "s", messages=self._messages, met=met, lost=found.lost,
+            duplicates=found.duplicates, not_in_flight=found.not_in_flight, overlaps=found.overlaps,
+            overlap_s=round(found.overlap_s, 2), pause_s=round(found.silence_s, 2), moved=found.moved,
+        )  # fmt: skip
+        return met
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        """Wait for it, as long as something is read."""
-        before, changed_s = -1, time.time()
-        while not holds() and time.time() - changed_s < PATIENCE_S:
-            if self._read() != before:
-                before, changed_s = self._read(), time.time()
-            await asyncio.sleep(0.05)
+    async def _join(self, place: int, held_s: float = 0.0) -> None:
+        more = {"id": f"consumer-{place}", "held_s": held_s}
+        self._all.append(await Member.start({**self._told, **more}, len(self._all)))
+
+    def _everybody_reads(self) -> bool:
+        reads = [member.reads_since(time.time() - 1.0) for member in self._all]
+        return all(len(each) == QUEUES // CONSUMERS for each in reads) and len(set().union(*reads)) == QUEUES
+
+    def _share(self) -> float:
+        return 1 - lost(gathered(self._all), self._sent) / self._messages
+
+
+def _fill(kafka: str, topic: str, messages: int) -> None:
+    producer = Producer({
+        "bootstrap.servers": kafka, "broker.address.family": "v4", "linger.ms": 5, "batch.num.messages": 200,
+    })  # fmt: skip
+    for number in range(messages):
+        while True:
+            try:
+                producer.produce(topic, b"x" * 100, partition=number % QUEUES)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0

@@ -1,4 +1,4 @@
-"""What benches of consumer groups share: a Kafka with short sessions, brokers that coordinate, members, a flow."""
+"""What benches of consumer groups share: a real Kafka, coordinators in embedded brokers, records, members."""
 
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
@@ -8,14 +8,16 @@ import json
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.group_reads import Run
 from loadmanager.consumer.hosting import KafkaTopics
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
@@ -25,18 +27,20 @@ from statechannel.adapters.kafka.group_commits import GroupCommits
 from statechannel.adapters.kafka.groups import KafkaGroups
 from statechannel.adapters.kafka.log import KafkaLog
 
+PROTOCOLS = ("ours", "classic", "consumer")
 NAMES = {
     "ours": "ours",
     "classic": "Kafka, cooperative-sticky",
     "consumer": "Kafka, consumer protocol",
-    "averagely": "as RocketMQ, averagely",
+    "rocketmq": "RocketMQ-like",
 }
+NAMESPACE = "bench/groups"
 
 
 class EqualKafka(KafkaServer):
-    """With the session time-out that everybody has."""
+    """With the session time-out that everybody has; `proxied_at` as for `KafkaServer`."""
 
-    def __init__(self, data_dir: Path, session_s: float, proxied_at: Mapping[str, int] | None = None) -> None:
+    def __init__(self, data_dir: Path, session_s: float, *, proxied_at: Mapping[str, int] | None = None) -> None:
         super().__init__(data_dir, proxied_at=proxied_at)
         self._session_s = session_s
 
@@ -68,54 +72,78 @@ async def coordinators(kafka: str) -> AsyncGenerator[list[str]]:
             stack.callback(running.cancel)
             return hosted
 
-        cluster = await stack.enter_async_context(embedded_cluster(make, brokers=3, namespace="bench/groups"))
+        cluster = await stack.enter_async_context(embedded_cluster(make, brokers=3, namespace=NAMESPACE))
         yield cluster.admin_urls
 
 
-class Run(NamedTuple):
-    """Records that a member read one after another: until when, and their offsets."""
-
-    at_s: float
-    first: int
-    size: int
+def make_topic(kafka: str, topic: str, partitions: int) -> None:
+    """Create it, and wait until it is there."""
+    admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
-Read = dict[int, list[Run]]
-"""By partition."""
+async def until(holds: Callable[[], object], timeout_s: float) -> None:
+    """Wait for a condition, asked again and again. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.2)
+
+
+def gathered(members: Iterable[Member]) -> dict[int, list[Run]]:
+    """What all of these read, by partition."""
+    found = defaultdict[int, list[Run]](list)
+    for member in members:
+        for partition, runs in member.read.items():
+            found[partition].extend(runs)
+    return found
 
 
 class Member:
-    """A consumer's process, and what it read."""
+    """A consumer's process, and what it read: by partition, in the order of reading.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    `number` tells it from all other processes of the group.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, number: int = 0) -> None:
         self.process = process
+        self.number = number
         self.joining_s = 0.0
-        self.read: Read = {}
+        self.read: dict[int, list[Run]] = {}
+        self._assigned: dict[int, float] = {}
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
-    async def begin(cls, **told: Any) -> Self:
-        """A process of `bench.group_member`."""
-        return cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "bench.group_member", json.dumps(told), stdout=asyncio.subprocess.PIPE
-            )
-        )
+    async def start(cls, told: Mapping[str, Any], number: int = 0) -> Member:
+        """Start `bench.group_member` with these arguments."""
+        command = (sys.executable, "-m", "bench.group_member", json.dumps(told))
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        return cls(process, number)
 
     async def _follow(self) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             first, *rest = line.split()
-            if first == b"joining":
-                self.joining_s = float(rest[0])
-            elif len(rest) == 3:
-                partition, offset, count = map(int, rest)
-                self.read.setdefault(partition, []).append(Run(float(first), offset, count))
+            match first:
+                case b"joining":
+                    self.joining_s = float(rest[0])
+                case b"assigned":
+                    self._assigned.update(dict.fromkeys(map(int, rest[1:]), float(rest[0])))
+                case _:
+                    partition, offset, records = map(int, rest[:3])
+                    self._read(float(first), partition, offset, records, float(rest[3]))
+
+    def _read(self, first_s: float, partition: int, offset: int, count: int, last_s: float) -> None:
+        since_s = self._assigned.get(partition, self.joining_s)
+        self.read.setdefault(partition, []).append(Run(self.number, since_s, offset, count, first_s, last_s))
 
     def reads_since(self, since_s: float) -> set[int]:
-        return {partition for partition, seen in self.read.items() if seen[-1].at_s >= since_s}
+        """The partitions of which it has read something since then."""
+        return {partition for partition, runs in self.read.items() if runs[-1].last_s >= since_s}
 
     async def end(self, number: int) -> None:
+        """Send a signal, and wait until the process has ended and all that it said was read."""
         if self.process.returncode is None:
             self.process.send_signal(number)
         await self.process.wait()
@@ -123,7 +151,7 @@ class Member:
 
 
 class Flow:
-    """Records sent to the topic in turn, all the time, from a thread."""
+    """Records sent to the partitions of a topic in turn, all the time, from a thread."""
 
     def __init__(self, kafka: str, topic: str, partitions: int, rate_s: float) -> None:
         self.sent = Counter[int]()
@@ -146,5 +174,6 @@ class Flow:
         self._producer.flush(30)
 
     def stop(self) -> None:
+        """All records are in Kafka then."""
         self._stopped.set()
         self._thread.join()

@@ -5,7 +5,6 @@ session time-outs. Then one is killed, one joins, one ends in order. *Moved*: fr
 reader read to the first of the next one. *Others*: the longest silence of a partition that did not move.
 """
 
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import asyncio
@@ -20,12 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from bench.figures import emit, median
-from bench.groups import NAMES, EqualKafka, Flow, Member, coordinators
+from bench.groups import NAMES, PROTOCOLS, EqualKafka, Flow, Member, coordinators, make_topic
 
-PROTOCOLS = ("ours", "classic", "consumer")
 PARTITIONS = 12
 RATE_S = 600
 SESSION_S = 6.0
@@ -68,7 +64,7 @@ class Play:
         self.members: list[Member] = []
 
     async def join(self) -> Member:
-        member = await Member.begin(**self._told)
+        member = await Member.start(self._told, len(self.members))
         self.members.append(member)
         return member
 
@@ -91,8 +87,8 @@ class Play:
     def moved_s(self, before: Mapping[int, Member], after: Mapping[int, Member], at_s: float) -> list[float]:
         """For each partition that has another reader: from the last record of the one to the first of the other."""
         return [
-            next(seen.at_s for seen in after[each].read[each] if seen.at_s >= at_s)
-            - max(seen.at_s for seen in before[each].read[each])
+            next(run.first_s for run in after[each].read[each] if run.first_s >= at_s)
+            - before[each].read[each][-1].last_s
             for each in before
             if after[each] is not before[each]
         ]
@@ -102,15 +98,14 @@ class Play:
         longest_s = 0.0
         for partition, member in before.items():
             if after[partition] is member:
-                seen = [at_s, *(each.at_s for each in member.read[partition] if at_s <= each.at_s <= to_s), to_s]
+                seen = [at_s, *(run.first_s for run in member.read[partition] if at_s <= run.first_s <= to_s), to_s]
                 longest_s = max(longest_s, *(later - earlier for earlier, later in pairwise(seen)))
         return longest_s
 
 
 async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
     play = Play(protocol, kafka, admin_urls)
-    admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
-    admin.create_topics([NewTopic(play.topic, PARTITIONS, 1)])[play.topic].result(30)
+    make_topic(kafka, play.topic, PARTITIONS)
     flow = Flow(kafka, play.topic, PARTITIONS, RATE_S)
     try:
         first, second, third = [await play.join() for _ in range(3)]
@@ -122,7 +117,7 @@ async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
         fourth = await play.join()
         before, after = after, await play.settled(second, third, fourth)
         _told(play, "joins", before, after, fourth.joining_s)
-        waited_s = min(seen[0].at_s for seen in fourth.read.values()) - fourth.joining_s
+        waited_s = min(runs[0].first_s for runs in fourth.read.values()) - fourth.joining_s
         emit("rebalance", f"{NAMES[protocol]}: joins, to its first record", waited_s, "s")
         left_s = time.time()
         await second.end(signal.SIGTERM)
@@ -133,9 +128,7 @@ async def _play(protocol: str, kafka: str, admin_urls: list[str]) -> None:
         await asyncio.sleep(1.0)
         for member in play.members:
             await member.end(signal.SIGKILL)
-    seen = Counter(
-        (each, offset) for member in play.members for each, its in member.read.items() for _, offset, _ in its
-    )
+    seen = Counter((each, run.offset) for member in play.members for each, its in member.read.items() for run in its)
     lost = sum(sum(1 for offset in range(sent) if (each, offset) not in seen) for each, sent in flow.sent.items())
     repeated = sum(times - 1 for times in seen.values())
     emit("rebalance", f"{NAMES[protocol]}: lost", lost, "records", target="0", met=lost == 0, repeated=repeated)

@@ -1,0 +1,1 @@
+"""What others do, small enough to be run beside ours."""
