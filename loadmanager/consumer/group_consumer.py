@@ -22,6 +22,7 @@ from loadmanager.client.credentials import Credentials
 from loadmanager.consumer.kafka_client import open_consumer, place_of
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import Invalid
 from statechannel.law.bundle import Key
 
 Told = Callable[[list[Partition]], object]
@@ -59,6 +60,9 @@ class GroupConsumer:
         on_lost: Told | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        for name, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
+            if not value_s > 0:
+                raise Invalid(f"{name} is {value_s}: give seconds, more than 0")
         self.group = Key.parse(group).full_name
         self._auto_done = auto_done
         self._callbacks: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}

@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
 
+from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.membership import Change
 from loadmanager.consumer.session import Session
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.errors import Invalid
 
 A: Partition = ("orders", 0)
 B: Partition = ("orders", 1)
@@ -70,6 +72,14 @@ def follow(of: Session, **change: Any) -> None:
 
 def places(of: Session) -> list[tuple[Partition, int]]:
     return [cast("Record", each).place for each in of.fetched]
+
+
+@pytest.mark.parametrize("name", ["commit_interval_s", "max_poll_interval_s"])
+@pytest.mark.parametrize("value_s", [0.0, -1.0, float("nan")])
+def test_times_are_above_0(name: str, value_s: float) -> None:
+    times_s: dict[str, Any] = {name: value_s}
+    with pytest.raises(Invalid, match=f"{name} is {value_s}: give seconds"):
+        GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={}, **times_s)
 
 
 def test_records_wait_in_their_order_until_they_are_given_out() -> None:
