@@ -13,7 +13,7 @@ from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from tests.loadmanager.consumers.backlog.queues import NOW_MS
 
-PAGE = Path(__file__).parents[4] / "docs" / "backlog.md"
+PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
 def a_group(name: str, **queues: list[Offsets]) -> GroupBacklog:
@@ -74,5 +74,5 @@ def test_partitions_are_shown_only_if_asked_for():
 
 
 def test_the_page_has_every_metric():
-    named = set(re.findall(r"^\| `(loadmanager_\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^\| `(loadmanager_consumer_\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert named == {metric.name for metric in backlog_metrics([], NOW_MS)}
