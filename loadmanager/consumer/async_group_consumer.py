@@ -73,8 +73,8 @@ class AsyncGroupConsumer:
         self._closed = True
         if self._polling is not None:
             await asyncio.wait([self._polling])
-            given_out = self._polling.exception() is not None or self._polling.result() is None
-            last_is_done = last_is_done and given_out
+            found = None if self._polling.exception() else self._polling.result()
+            last_is_done = last_is_done and found is None  # what it found was given to nobody
         await asyncio.to_thread(self._consumer.close, last_is_done=last_is_done)
         self._thread.shutdown()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,9 @@ from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.membership import Change
-from loadmanager.consumer.session import Session
+from loadmanager.consumer.progress import Place
+from loadmanager.consumer.session import Session, now_ms
+from loadmanager.consumers.coordinator.messages import Answer
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
 
@@ -29,6 +32,12 @@ class Record:
 
     def partition(self) -> int:
         return self.place[0][1]
+
+    def offset(self) -> int:
+        return self.place[1]
+
+    def error(self) -> None:
+        return None
 
 
 class Kafka:
@@ -123,3 +132,61 @@ def test_a_partition_that_went_and_came_back_meanwhile_is_fetched_anew() -> None
     kafka.meanwhile = lambda: None
     found.fetch(0.1)
     assert places(found) == [(B, 3), (A, 7), (B, 3)], "what was known then is not doubted later"
+
+
+# --- without a wait
+
+
+def reading(*records: Record, lease_ms: int = 60_000) -> tuple[GroupConsumer, Session]:
+    """A consumer that has fetched these, may read A and B for so long, and whose service knows of both."""
+    consumer = GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={})
+    its = consumer._session
+    beat = its.membership.beat(now_ms())
+    change = its.membership.answered(beat.sequence, Answer(7, 1, 1, lease_ms, {"orders": (0, 1)}))
+    its.progress.begin(change.assigned)
+    its.fetched.extend(cast("Any", records))
+    return consumer, its
+
+
+def test_a_record_at_hand_is_given_out_and_the_one_before_is_done() -> None:
+    first, second = Record(A, 7), Record(A, 8)
+    consumer, its = reading(first, second)
+    assert [consumer.poll_fetched() for _ in range(3)] == [first, second, None]
+    assert its.progress.to_commit() == {A: Place(8, 9)}, "the second one is still in progress"
+
+
+def test_nothing_is_given_out_when_the_lease_is_over() -> None:
+    consumer, its = reading(Record(A, 7), lease_ms=0)
+    assert consumer.poll_fetched() is None
+    assert places(its) == [(A, 7)], "the lease may be prolonged"
+
+
+@pytest.mark.parametrize("what", ["assign", "leaving", "failed"])
+def test_what_the_service_is_to_be_told_comes_first(what: str) -> None:
+    consumer, its = reading(Record(A, 7))
+    match what:
+        case "assign":
+            its.events.append(("assign", [A]))
+        case "leaving":
+            its.progress.end([B])
+        case _:
+            its.failed = Invalid("no")
+    assert consumer.poll_fetched() is None
+    assert places(its) == [(A, 7)]
+
+
+def test_a_record_of_a_partition_that_leaves_is_passed_over() -> None:
+    consumer, its = reading(Record(A, 7), Record(B, 3))
+    its.progress.take(A, 6)
+    its.progress.end([A])
+    found = consumer.poll_fetched()
+    assert found is not None
+    assert found.partition() == 1
+
+
+def test_it_waits_for_nobody() -> None:
+    """The session's thread may hold the lock while it talks to Kafka's client."""
+    consumer, its = reading(Record(A, 7))
+    with its.news, ThreadPoolExecutor(1) as other:
+        assert other.submit(consumer.poll_fetched).result(10) is None
+    assert places(its) == [(A, 7)]
