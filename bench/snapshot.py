@@ -48,6 +48,7 @@ async def _run(kind: str) -> None:
             topic=TOPIC,
             snapshots_topic=TOPIC + SNAPSHOTS,
             table=table,
+            log_bytes=lambda _partition, _start: 0,
             wanted=lambda _partition: (),
             name=lambda: f"bench-{next(numbers)}",
             clock_s=time.monotonic,

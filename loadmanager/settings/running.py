@@ -68,7 +68,10 @@ class Running(BaseSettings):
 
     # --- snapshots and retention
     snapshot_records: int = fixed(
-        50_000, "entries of a channel partition until its next snapshot", "a start reads seconds of log at most", ge=1
+        20_000,
+        "records of the channel that a starting broker replays at most, over all partitions",
+        "0.3 s of replay; a record of many bundles counts as several",
+        ge=1,
     )
     snapshot_interval_s: float = fixed(
         3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a young snapshot too", gt=0

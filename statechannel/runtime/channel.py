@@ -6,7 +6,8 @@ later copies change nothing and settle nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left
+from collections import OrderedDict, deque
 
 import msgspec
 
@@ -18,6 +19,10 @@ from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 
 LATE_VERDICTS_KEPT = 10_000
+MARK_BYTES = 16 * 1024
+"""Bytes of a log between two marks of how much of it was read."""
+
+MARKS_KEPT = 1_000
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +36,30 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     settles: str | None = None
 
 
+class _LogBytes:
+    """How many bytes of one partition's log were read, with marks by which to tell it from an offset on."""
+
+    __slots__ = ("_marks", "_total")
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._marks: deque[tuple[int, int]] = deque(maxlen=MARKS_KEPT)
+        """Offsets of entries, and the bytes before each."""
+
+    def add(self, offset: int, size_bytes: int) -> None:
+        if not self._marks or self._total - self._marks[-1][1] >= MARK_BYTES:
+            self._marks.append((offset, self._total))
+        self._total += size_bytes
+
+    def since(self, start: int) -> int:
+        first = bisect_left(self._marks, start, key=_offset)
+        return self._total - self._marks[first][1] if first < len(self._marks) else 0
+
+
+def _offset(mark: tuple[int, int]) -> int:
+    return mark[0]
+
+
 class ChannelCore:
     """Applies entries to the table and matches them with the publishes that wait for a verdict."""
 
@@ -38,6 +67,7 @@ class ChannelCore:
         self.table = OwnershipTable(partitions)
         self.newest_version = newest_version
         self._waiting: dict[str, int] = {}
+        self._read = [_LogBytes() for _ in range(partitions)]
         self._late: OrderedDict[str, tuple[int, Change | Refusal | None]] = OrderedDict()
 
     def expect(self, record_id: str, partition: int) -> None:
@@ -66,8 +96,16 @@ class ChannelCore:
         """The verdict of a record after `give_up`, None if it has not been read since."""
         return self._late[record_id][1] if record_id in self._late else None
 
+    def log_bytes(self, partition: int, start: int) -> int:
+        """Bytes of the entries from offset `start` on that were applied, or up to MARK_BYTES fewer.
+
+        Knows no more than the last MARKS_KEPT times MARK_BYTES.
+        """
+        return self._read[partition].since(start)
+
     def apply(self, entry: LogEntry) -> Applied:
         """Apply the next entry; skips a corrupt or foreign one. Raises NewerRecord, and then applies nothing."""
+        self._read[entry.partition].add(entry.offset, len(entry.value or b""))
         try:
             record = codec.decode(entry.value, self.newest_version)
         except CorruptRecord as error:

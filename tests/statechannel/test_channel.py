@@ -9,7 +9,7 @@ from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import LATE_VERDICTS_KEPT, ChannelCore
+from statechannel.runtime.channel import LATE_VERDICTS_KEPT, MARK_BYTES, MARKS_KEPT, ChannelCore
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 
@@ -126,3 +126,20 @@ def test_a_newer_record_is_not_folded():
     with pytest.raises(NewerRecord):
         log.lead("r1", 1)
     assert log.core.table.next_offset(0) == 0
+
+
+def test_bytes_of_the_log_from_an_offset_on_are_known_to_a_mark():
+    log = Log()
+    for _ in range(1_000):
+        log.apply(b"x" * 100)
+    for start in (0, 1, 300, 640):
+        exact = (1_000 - start) * 100
+        assert exact - MARK_BYTES - 100 < log.core.log_bytes(0, start) <= exact
+    assert log.core.log_bytes(0, 1_000) == 0
+
+
+def test_what_is_known_of_the_bytes_of_a_log_is_bounded():
+    log = Log()
+    for _ in range(MARKS_KEPT + 500):
+        log.apply(b"x" * MARK_BYTES)
+    assert log.core.log_bytes(0, 0) == MARKS_KEPT * MARK_BYTES

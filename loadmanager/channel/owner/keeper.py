@@ -44,13 +44,15 @@ class KeeperSettings(msgspec.Struct, frozen=True):
 class KeeperDependencies(msgspec.Struct, frozen=True):
     """The dependencies of all keepers of a broker.
 
-    `wanted` gives the offsets of a partition from which readers still want to read; `name` gives a new snapshot id.
+    `log_bytes` gives the bytes of a partition's log from an offset on, as far as this broker has read them. `wanted`
+    gives the offsets of a partition from which readers still want to read; `name` gives a new snapshot id.
     """
 
     log: Log
     topic: str
     snapshots_topic: str
     table: OwnershipTable
+    log_bytes: Callable[[int, int], int]
     wanted: Callable[[int], Sequence[int]]
     name: Callable[[], str]
     clock_s: Callable[[], float]
@@ -156,11 +158,14 @@ class Keeper:
             since_s = max(since_s, (self._deps.wall_ms() - newest.at_ms) / 1000)
         if newest != (self.listed[-1] if self.listed else None) or (newest is None and self.begin > 0):
             since_s = float("inf")  # due at once: a starting broker lacks the newest snapshot
+        covered = newest.next_offset if newest is not None else None
         return Progress(
             next_offset=self._deps.table.next_offset(self.partition),
-            covered=newest.next_offset if newest is not None else None,
+            covered=covered,
             since_s=since_s,
             base_may_move=base is not None and base.next_offset > self.begin and base != self.listed[0],
+            log_bytes=self._deps.log_bytes(self.partition, covered or 0),
+            bundles=newest.bundles if newest is not None else 0,
         )
 
     # --- writing

@@ -5,11 +5,22 @@ from __future__ import annotations
 import msgspec
 
 
+RECORD_BYTES = 160
+"""Bytes of a record of one bundle. A larger record counts as several, since its replay takes as long as theirs."""
+
+BUNDLES_A_RECORD = 20
+"""A snapshot waits for one record for so many bundles: to write it for fewer would cost more than their replay."""
+
+
 class ScheduleSettings(msgspec.Struct, frozen=True):
-    """A snapshot is due after `records` log entries, accepted or not, or after `interval_s` if there was any entry."""
+    """A snapshot is due by the replay that it saves, or after `interval_s` if there was any entry.
+
+    `records` bounds what a starting broker replays over all `partitions`, so each has an equal share of it.
+    """
 
     records: int
     interval_s: float
+    partitions: int = 1
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -17,13 +28,16 @@ class Progress(msgspec.Struct, frozen=True):
 
     `covered`: the `next_offset` of the newest good snapshot, None if there is none. `since_s`: how long ago it was
     written; without one, how long this broker has owned the partition. `base_may_move`: the retention allows a later
-    base than the oldest snapshot, which takes a new snapshot to write down.
+    base than the oldest snapshot, which takes a new snapshot to write down. `log_bytes`: bytes of the entries after
+    that snapshot, as far as this broker has read them. `bundles`: how many the snapshot holds.
     """
 
     next_offset: int
     covered: int | None
     since_s: float
     base_may_move: bool = False
+    log_bytes: int = 0
+    bundles: int = 0
 
 
 def due(progress: Progress, settings: ScheduleSettings) -> str | None:
@@ -31,7 +45,8 @@ def due(progress: Progress, settings: ScheduleSettings) -> str | None:
     entries = progress.next_offset - (progress.covered or 0)
     if entries < 0:
         return None  # our replica is behind the snapshot
-    if entries >= settings.records:
+    enough = max(1.0, settings.records / settings.partitions, progress.bundles / BUNDLES_A_RECORD)
+    if max(entries, progress.log_bytes / RECORD_BYTES) >= enough:
         return f"{entries} entries"
     if progress.since_s < settings.interval_s:
         return None

@@ -79,7 +79,7 @@ class ChannelOwner:
         """The keepers by partition, of the leases that are ours."""
         self._me = me
         self._world = world
-        self._keeping = _keeper_settings(settings)
+        self._keeping = _keeper_settings(settings, world.channel.table.partitions)
         self._failures: dict[int, _Failures] = {}
         self._numbers = count(1)
         self.leases = Leases(
@@ -97,6 +97,7 @@ class ChannelOwner:
             topic=world.channel.topic,
             snapshots_topic=world.channel.snapshots_topic,
             table=world.channel.table,
+            log_bytes=world.channel.replica.core.log_bytes,
             wanted=self._wanted,
             name=lambda: f"{world.nonce}-{me.incarnation}-{next(self._numbers)}",
             clock_s=world.clock_s,
@@ -198,8 +199,8 @@ async def _closed(keeper: Keeper) -> None:
         return  # the next writer fences it
 
 
-def _keeper_settings(settings: Settings) -> KeeperSettings:
-    schedule = ScheduleSettings(settings.snapshot_records, settings.snapshot_interval_s)
+def _keeper_settings(settings: Settings, partitions: int) -> KeeperSettings:
+    schedule = ScheduleSettings(settings.snapshot_records, settings.snapshot_interval_s, partitions)
     return KeeperSettings(schedule, settings.log_retention_s, settings.snapshot_timeout_s)
 
 

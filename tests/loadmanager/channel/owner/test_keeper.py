@@ -64,6 +64,7 @@ class Owner:
             topic=CHANNEL,
             snapshots_topic=SNAPSHOTS,
             table=channel.table,
+            log_bytes=channel.replica.core.log_bytes,
             wanted=lambda _: self.wanted,
             name=self._next_name,
             clock_s=lambda: world.now_s,
