@@ -1,7 +1,7 @@
 """Values of records as Arrow columns, all records of a batch at once. Independent of any format.
 
 A `Shape` says what a record becomes: named columns, each a function of the records. A value that its column cannot hold
-(a number beyond 64 bits, a time beyond the year 9999) makes its record unreadable, and no other.
+(a number beyond 64 bits) makes its record unreadable, and no other. `plausible` has checked times before.
 """
 
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
@@ -17,9 +17,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-
-FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: the range that Spark, Python and Parquet can all read."""
 
 TIME = pa.timestamp("us", "UTC")
 
@@ -64,14 +61,7 @@ def attributes(column: Callable[[Value], Column], *names: str) -> dict[str, Colu
 
 def time(value_ms: Value) -> Column:
     """Milliseconds since 1970."""
-
-    def column(records: Sequence[Any]) -> pa.Array:
-        found = list(map(value_ms, records))
-        if found and (min(found) < FIRST_MS or max(found) > LAST_MS):
-            raise OverflowError("it lies outside of the years 1 to 9999")
-        return pa.array([each * 1000 for each in found], pa.int64()).cast(TIME)
-
-    return column
+    return lambda records: pa.array([value_ms(record) * 1000 for record in records], pa.int64()).cast(TIME)
 
 
 def mapping(value: Value) -> Column:

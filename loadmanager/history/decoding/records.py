@@ -9,6 +9,7 @@ Records of the channel are left out: they mean something only in their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from loadmanager.history.decoding.columns import Shape
 from loadmanager.history.decoding.decisions import DECISION
 from loadmanager.history.decoding.later import AUDIT, GROUP_LAG, decode_audit, decode_group_lag
 from loadmanager.history.decoding.loads import BROKER_LOAD, TOP_BUNDLES
+from loadmanager.history.plausible import refusal
 from loadmanager.history.schemas import RAW, TABLES
 from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
@@ -38,18 +40,19 @@ CORRUPT, NEWER = "corrupt", "newer"
 class Format(msgspec.Struct, frozen=True):
     """How the records of a topic are read, and what they become.
 
-    `keyed`: the key must be a broker's name; a record without a value deletes it.
+    `at_ms`: a record's time. `keyed`: the key must be a broker's name; a record without a value deletes it.
     """
 
     column: str
     decode: Callable[[bytes], Any]
     shape: Shape
+    at_ms: Callable[[Any], int] = attrgetter("at_ms")
     keyed: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    BROKERS_TOPIC: Format("broker_load", decode_broker_load, BROKER_LOAD, keyed=True),
-    BUNDLES_TOPIC: Format("top_bundles", decode_top_bundles, TOP_BUNDLES, keyed=True),
+    BROKERS_TOPIC: Format("broker_load", decode_broker_load, BROKER_LOAD, attrgetter("sampled_ms"), keyed=True),
+    BUNDLES_TOPIC: Format("top_bundles", decode_top_bundles, TOP_BUNDLES, attrgetter("sampled_ms"), keyed=True),
     DECISIONS_TOPIC: Format("decision", decode_decision, DECISION),
     AUDIT_TOPIC: Format("audit", decode_audit, AUDIT),
     GROUP_LAG_TOPIC: Format("group_lag", decode_group_lag, GROUP_LAG),
@@ -112,7 +115,7 @@ class _Read(msgspec.Struct):
 def _decoded(batch: pa.RecordBatch, form: Format) -> pa.RecordBatch:
     keys = batch["key"].to_pylist() if form.keyed else None
     values = batch["value"].to_pylist()
-    read = _read(keys, values, form)
+    read = _read(keys, values, batch["appended_at"].cast(pa.int64()).to_pylist(), form)
     found = _fitting(read, form.shape)
     count = batch.num_rows
     columns: dict[str, pa.Array] = {name: batch[name] for name in RAW.names if name != "value"}
@@ -133,19 +136,27 @@ def _places(rows: Sequence[int], count: int) -> pa.Array:
     return pa.array(places, pa.int64())
 
 
-def _read(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], form: Format) -> _Read:
+def _read(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], appended_us: Sequence[int], form: Format
+) -> _Read:
     read = _Read([], [], {})
     for row, value in enumerate(values):
         if keys is not None and not _is_name(keys[row]):
             read.refused[row] = (CORRUPT, "its key is no broker's name")
         elif value is not None:
             try:
-                read.records.append(form.decode(value))
-                read.rows.append(row)
+                record = form.decode(value)
+                why = refusal(form.at_ms(record) * 1000, appended_us[row])
             except NewerDecision as error:
                 read.refused[row] = (NEWER, str(error))
             except Exception as error:  # noqa: BLE001 - whatever foreign bytes do to a decoder, the job goes on
                 read.refused[row] = (CORRUPT, str(error) or type(error).__name__)
+            else:
+                if why is None:
+                    read.records.append(record)
+                    read.rows.append(row)
+                else:
+                    read.refused[row] = (CORRUPT, why)
         elif keys is None:
             read.refused[row] = (CORRUPT, "it has no value, and there is nothing to delete here")
     return read

@@ -19,6 +19,7 @@ from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, reached
 from loadmanager.history.lake import Lake
+from loadmanager.history.plausible import AHEAD_US, is_plausible
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
 HOUR_US = 60 * MINUTE_US
@@ -53,7 +54,8 @@ def refresh_gold(
 
 
 def _refresh(lake: Lake, gold: Gold, silver: Reached, ttl_us: int, everything: bool, failpoints: Failpoints) -> int:
-    before = Reached(batch=reached(lake, gold.table).batch) if everything else reached(lake, gold.table)
+    there = reached(lake, gold.table)
+    before = Reached(batch=there.batch) if everything else _within_time(lake, gold, there, silver)
     if before.next_offsets == silver.next_offsets:
         return 0
     hours = _changed(lake, gold, before)
@@ -69,6 +71,19 @@ def _refresh(lake: Lake, gold: Gold, silver: Reached, ttl_us: int, everything: b
     marks = [Mark(*key, offset, 0, horizon_us) for key, offset in silver.next_offsets.items()]
     advance(lake, gold.table, before.batch + 1, marks)
     return sum((span.end - span.begin) // MINUTE_US for span in spans)
+
+
+def _within_time(lake: Lake, gold: Gold, before: Reached, silver: Reached) -> Reached:
+    """Gold's position. A horizon later than any time that can be true is replaced, and the minutes behind it removed.
+
+    A release before `plausible` moved it there, with a report of such a time.
+    """
+    if before.until_us is None or silver.until_us is None or before.until_us <= silver.until_us + AHEAD_US:
+        return before
+    known = _rows(lake, gold.reports).withColumn("topic", f.lit(_TOPICS[gold.reports])).where(before.is_below())
+    [(until_us,)] = known.agg(f.max(f.unix_micros(f.coalesce("at", "appended_at")))).collect()
+    lake.remove(gold.table, f"minute > {_timestamp(silver.until_us if until_us is None else until_us)}")
+    return msgspec.structs.replace(before, until_us=until_us)
 
 
 def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int, horizon: int) -> list[Span]:
@@ -90,12 +105,17 @@ def _changed(lake: Lake, gold: Gold, before: Reached) -> list[tuple[int, int]]:
     """First and last time of the reports that silver has and gold lacks, one pair per hour."""
     found: list[tuple[int, int]] = []
     for table in {gold.reports, "broker_load"}:
-        rows = lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
+        rows = _rows(lake, table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
         counted = rows if table == gold.reports else rows.where(f.col("at").isNull())
         time = counted.select(f.unix_micros(f.coalesce("at", "appended_at")).alias("us"))
         hours = time.groupBy(f.floor(f.col("us") / HOUR_US)).agg(f.min("us"), f.max("us"))
         found += [(row[1], row[2]) for row in hours.collect()]
     return found
+
+
+def _rows(lake: Lake, table: str) -> DataFrame:
+    """Rows of silver, without those of impossible times."""
+    return lake.table(table).where(is_plausible())
 
 
 def _near(spans: list[Span], ttl_us: int) -> Column:
@@ -115,13 +135,13 @@ def _within(time: Column, spans: list[Span]) -> Column:
 
 
 def _brokers(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
-    return broker_minutes(lake.table("broker_load").where(_near(spans, reach.ttl_us)), reach, spans)
+    return broker_minutes(_rows(lake, "broker_load").where(_near(spans, reach.ttl_us)), reach, spans)
 
 
 def _bundles(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
     near = _near(spans, reach.ttl_us)
-    totals, bundles = (lake.table(name).where(near) for name in ("bundle_total", "bundle_load"))
-    deletions = lake.table("broker_load").where(near & f.col("at").isNull())
+    totals, bundles = (_rows(lake, name).where(near) for name in ("bundle_total", "bundle_load"))
+    deletions = _rows(lake, "broker_load").where(near & f.col("at").isNull())
     return bundle_minutes(totals, bundles, deletions, reach, spans)
 
 
@@ -129,12 +149,16 @@ GOLD = (Gold("broker_minute", "broker_load", _brokers), Gold("bundle_minute", "b
 
 
 def _sql(span: Span) -> str:
-    begin, end = _time(span.begin), _time(span.end)
-    last = _time(span.end - 1)
+    begin, last = _time(span.begin), _time(span.end - 1)
     return (
         f"(day >= DATE'{begin:%Y-%m-%d}' AND day <= DATE'{last:%Y-%m-%d}' AND "
-        f"minute >= TIMESTAMP'{begin:%Y-%m-%d %H:%M:%S}' AND minute < TIMESTAMP'{end:%Y-%m-%d %H:%M:%S}')"
+        f"minute >= {_timestamp(span.begin)} AND minute < {_timestamp(span.end)})"
     )
+
+
+def _timestamp(us: int) -> str:
+    """As SQL."""
+    return f"TIMESTAMP'{_time(us):%Y-%m-%d %H:%M:%S}'"
 
 
 def _floor(us: int) -> int:
