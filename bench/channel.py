@@ -104,11 +104,13 @@ async def own_all(channel: Channel) -> None:
         await step(channel, bundles[begin : begin + 500], Action.RETURN, None)
 
 
-async def step(channel: Channel, bundles: Sequence[Bundle], action: Action, to: BrokerId | None) -> None:
-    """One accepted record of A for these bundles."""
+async def step(
+    channel: Channel, bundles: Sequence[Bundle], action: Action, to: BrokerId | None, actor: BrokerId = A
+) -> None:
+    """One accepted record for these bundles."""
     table = channel.table
     subjects = tuple(Subject(b, table.get(b).revision) for b in bundles)  # type: ignore[union-attr]
-    verdict = await channel.publish(Record("", action, A, subjects=subjects, to=to))
+    verdict = await channel.publish(Record("", action, actor, subjects=subjects, to=to))
     assert isinstance(verdict, Change), verdict
     assert len(verdict.transitions) == len(bundles), verdict
 

@@ -17,7 +17,7 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from loadmanager_api.app import routes_of_all
+from loadmanager_api.application import routes_of_all
 from loadmanager_api.cli.main import COMMANDS, main
 
 sys.path.insert(0, str(Path(__file__).parent))

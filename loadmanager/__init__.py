@@ -6,8 +6,9 @@ A service embeds a `Broker` (or, with threads, a `SyncBroker`) and implements `B
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from loadmanager.on_demand import on_demand
 
 if TYPE_CHECKING:
     __version__: str
@@ -69,7 +70,7 @@ _HOMES = {
     "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
     "statechannel.law.record": ("Token",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_others = on_demand(__name__, {name: module for module, names in _HOMES.items() for name in names})
 
 
 def __getattr__(name: str) -> Any:
@@ -77,6 +78,4 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # takes a moment to import
 
         return version("loadmanager")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return _others(name)

@@ -16,7 +16,6 @@ from loadmanager.channel.owner.service import owner_of
 from loadmanager.client.redirection import TOKEN_HEADER
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.registration import Peer, Registration
-from loadmanager_api.schemas import LookupData
 from statechannel.law.bundle import Key
 from statechannel.law.record import BrokerId
 
@@ -35,14 +34,17 @@ BUNDLE_HEADER = "X-Bundle"
 BROKER_HEADER = "X-Broker"
 
 
-def lookup_data(registration: Registration) -> LookupData:
-    """URLs of a broker's service; its admin URL stands in for those that it did not register."""
+def lookup_urls(registration: Registration) -> dict[str, str]:
+    """URLs of a broker's service, as `LookupData` has them; its admin URL stands in for those it did not register."""
     urls = registration.urls
     http_url = urls.get("http", "") or registration.admin_url
     broker_url = urls.get("pulsar", "") or http_url
-    return LookupData(
-        brokerUrl=broker_url, httpUrl=http_url, nativeUrl=broker_url, brokerUrlSsl=urls.get("pulsar+ssl", "")
-    )
+    return {
+        "brokerUrl": broker_url,
+        "httpUrl": http_url,
+        "nativeUrl": broker_url,
+        "brokerUrlSsl": urls.get("pulsar+ssl", ""),
+    }
 
 
 def known_peer(located: Located) -> Peer:
@@ -63,7 +65,7 @@ def lookup_headers(located: Located) -> dict[str, str]:
 
 def lookup_body(peer: Peer) -> bytes:
     """The answer as Pulsar's JSON."""
-    return msgspec.json.encode(lookup_data(peer.registration).model_dump())
+    return msgspec.json.encode(lookup_urls(peer.registration))
 
 
 def channel_owner(node: Node, topic: Key) -> tuple[BrokerId, Peer]:

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
 
-from loadmanager.embedding.handover import Handover
 from loadmanager_api.access.gate import SENDER
 from loadmanager_api.auditing.recording import Request, asked, audited
+from loadmanager_api.kept import HANDOVER
 from loadmanager_api.long_work import ATTEMPT
 from loadmanager_api.routing import RuledRoute
-
-HANDOVER: ContextVar[Handover] = ContextVar("loadmanager.handover")
-"""The handover of the broker whose endpoints received the present request."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Coroutine[Any, Any, Any]])
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from loadmanager.broker.node import Node
-from loadmanager_api.schemas import DrainShown
 from statechannel.errors import StateChannelError
+
+if TYPE_CHECKING:
+    from loadmanager_api.schemas import DrainShown
 
 
 class Draining:
@@ -39,6 +42,8 @@ class Draining:
 
     def progress(self) -> DrainShown:
         """The present progress."""
+        from loadmanager_api.schemas import DrainShown  # with the routes
+
         progress = self._node.current.drain.progress()
         return DrainShown(
             broker=self._node.settings.advertised,

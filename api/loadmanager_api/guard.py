@@ -18,9 +18,9 @@ from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access
 from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
+from loadmanager_api.probes import CHECKS
 
-PROBES = frozenset(f"/admin/v2/brokers/{probe}" for probe in ("health", "live", "ready"))
-VITAL = PROBES | {"/metrics"}
+VITAL = {*CHECKS, "/metrics"}
 """Paths that are answered even where the limit of connections or requests is reached."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -104,7 +104,7 @@ class ProbesAlone:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] in PROBES and scope["method"] in READING:
+        if scope["path"] in CHECKS and scope["method"] in READING:
             await self._app(scope, receive, send)
         else:
             await respond(problem(404, "this port answers probes alone; ask at the admin port"), CLOSE)(

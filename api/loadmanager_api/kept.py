@@ -1,25 +1,20 @@
-"""Dependencies of routes: the node, its running incarnation, and state of one broker's endpoints.
-
-They answer 503 while there is no incarnation yet. All of them come with the request: the application itself belongs to
-no broker, and serves any number of them (`app.py`).
-"""
+"""State of one broker's endpoints, which comes with each request: the routes belong to no broker (`app.py`)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, cast
+from contextvars import ContextVar
+from typing import cast
 
 import msgspec
-from fastapi import Depends, Request
+from starlette.requests import Request
 
-from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.metrics import NodeMetrics
 from loadmanager.broker.node import Node
 from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.embedding.handover import Handover
-from loadmanager.errors import Unavailable
 from loadmanager_api.access.access import Access
 from loadmanager_api.draining import Draining
 from loadmanager_api.groups.backlogs import Backlogs
@@ -30,6 +25,9 @@ from loadmanager_api.request_counts import Requests
 
 KEPT = "loadmanager.kept"
 """The key in an ASGI scope of the endpoints' state."""
+
+HANDOVER: ContextVar[Handover] = ContextVar("loadmanager.handover")
+"""The handover of the broker whose endpoints received the present request."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -98,35 +96,3 @@ def kept(request: Request) -> Kept:
 def node_behind(request: Request) -> Node:
     """The node whose endpoints received a request."""
     return kept(request).node
-
-
-async def _any_node(request: Request) -> Node:
-    return node_behind(request)
-
-
-async def _caught_up_node(request: Request) -> Node:
-    node = node_behind(request)
-    if node.incarnation is None:
-        raise Unavailable("this broker is starting: it has not read the channel yet; try again")
-    return node
-
-
-async def _incarnation(request: Request) -> Incarnation:
-    return acting(node_behind(request))
-
-
-def acting(node: Node) -> Incarnation:
-    """The incarnation that is registered and acts. Raises Unavailable."""
-    if not node.ready.is_set():
-        raise Unavailable("this broker is starting, was fenced and starts anew, or is leaving; try again or elsewhere")
-    return node.current
-
-
-AnyNode = Annotated[Node, Depends(_any_node)]
-"""The node, in any state."""
-
-TheNode = Annotated[Node, Depends(_caught_up_node)]
-"""The node once its replica has been read to the end; its table may be read."""
-
-Acting = Annotated[Incarnation, Depends(_incarnation)]
-"""The incarnation that is registered and acts."""

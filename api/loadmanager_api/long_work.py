@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
-from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.operation_log import Operation, digest_of, id_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
@@ -20,10 +20,11 @@ from uvicorn import Config
 from loadmanager.broker.node import Node
 from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.embedding.handover import Handover
+from loadmanager.errors import Unavailable
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access
 from loadmanager_api.access.tls import Tls
-from loadmanager_api.app import create_app, lay_out_routes
+from loadmanager_api.app import Routes, create_app
 from loadmanager_api.auditing.recording import Refusals
 from loadmanager_api.connection import Bounds
 from loadmanager_api.guard import ProbesAlone
@@ -60,11 +61,14 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGene
 
 
 @asynccontextmanager
-async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
+async def attach(
+    handover: Handover, listening: socket.socket, loaded: Callable[[], None] = lambda: None
+) -> AsyncGenerator[None]:
     """Serve on a socket that listens already, while the context is open (an endpoint, see
     `loadmanager.embedding.endpoints`).
 
-    Raises NotLoopback (see `check_reach`), and Invalid if files of TLS or tokens cannot be used.
+    `loaded` is called once the routes are loaded, on another thread, after the broker is ready. Raises NotLoopback (see
+    `check_reach`), and Invalid if files of TLS or tokens cannot be used.
     """
     settings = handover.node.settings
     bind_contextvars(broker=settings.advertised)
@@ -73,7 +77,8 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
     access = Access(settings) if settings.authentication else None
     closing = asyncio.Event()
     kept = await handover.ask(lambda: Kept.of(handover, closing, access))
-    app, lookups = create_app(kept, lambda: listener.unsent_bytes())
+    routes = Routes(loaded)
+    app, lookups = create_app(kept, lambda: listener.unsent_bytes(), routes)
     bounds, make = Bounds.of(settings), partial(LookupConnection, lookups)
     listener = Listener(listening, _served(app), bounds, settings.http_connections, kept.counts, make, tls)
     listeners = [listener]
@@ -84,7 +89,7 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
     if access is not None:
         access.tell = refusals.note
         keeping = asyncio.create_task(access.keep_current())
-    laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))
+    loading = asyncio.create_task(_load_when_ready(handover, routes))
     for each in listeners:
         each.start()
     try:
@@ -98,7 +103,15 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
             await refusals.close()
             await kept.attempts.close()
         finally:
-            await laying_out
+            loading.cancel()
+            await asyncio.wait((loading,))
+
+
+async def _load_when_ready(handover: Handover, routes: Routes) -> None:
+    """The routes take the time of the processor that a starting broker needs, and few requests need them at once."""
+    with suppress(Unavailable):  # it leaves without having been ready
+        await handover.ask(handover.node.ready.wait, light=True)
+        await routes.load()
 
 
 def check_reach(address: str, settings: Settings) -> None:

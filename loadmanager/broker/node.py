@@ -54,6 +54,7 @@ from statechannel.law.codec import AGREEING_VERSION, OLDEST_VERSION
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
 from statechannel.runtime.proofs import Proofs
+from statechannel.runtime.racing import all_or_first_failure
 from statechannel.runtime.service import Channel, ChannelSettings
 
 T = TypeVar("T")
@@ -171,12 +172,11 @@ class Node:
         retries = StartRetries(self.settings.start_timeout_s, self.note)
         await self.world.log.start(retries.left_s)
         await self.world.coordination.start(retries.left_s)
-        for step in (
-            self.agreeing.check_there, self.channel.open, self.views.open, self.live.open, self.policies.start,
-            self.plans.documents.start, self.decisions.open, self.audit.open, self.told_topics.documents.start,
-            self.operation_log.start,
-        ):  # fmt: skip
-            await retries.of(step)
+        await retries.of(self.agreeing.check_there)
+        await retries.of(self.channel.open)
+        others = [*self.views.opening, self.live.open, self.policies.start, self.plans.documents.start]
+        others += [self.decisions.open, self.audit.open, self.told_topics.documents.start, self.operation_log.start]
+        await all_or_first_failure(retries.of(step) for step in others)
         return retries
 
     async def _begin(self, retries: StartRetries) -> None:

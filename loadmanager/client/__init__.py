@@ -1,11 +1,19 @@
-"""The client side: finds the owner of a key, follows it when it moves, retries within a budget."""
+"""The client side: finds the owner of a key, follows it when it moves, retries within a budget.
 
-from loadmanager.client.credentials import Credentials
-from loadmanager.client.http import HttpAnswer, HttpRouter
-from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.client.route import Route
-from loadmanager.client.router import BudgetSpent, Router
-from loadmanager.client.sync_router import SyncRouter
+Names are loaded when they are first used: brokers use `redirection.py` alone.
+"""
+
+from typing import TYPE_CHECKING
+
+from loadmanager.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from loadmanager.client.credentials import Credentials
+    from loadmanager.client.http import HttpAnswer, HttpRouter
+    from loadmanager.client.redirection import Moved, NotServing
+    from loadmanager.client.route import Route
+    from loadmanager.client.router import BudgetSpent, Router
+    from loadmanager.client.sync_router import SyncRouter
 
 __all__ = [
     "BudgetSpent",
@@ -18,3 +26,18 @@ __all__ = [
     "Router",
     "SyncRouter",
 ]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "BudgetSpent": f"{__name__}.router",
+        "Credentials": f"{__name__}.credentials",
+        "HttpAnswer": f"{__name__}.http",
+        "HttpRouter": f"{__name__}.http",
+        "Moved": f"{__name__}.redirection",
+        "NotServing": f"{__name__}.redirection",
+        "Route": f"{__name__}.route",
+        "Router": f"{__name__}.router",
+        "SyncRouter": f"{__name__}.sync_router",
+    },
+)

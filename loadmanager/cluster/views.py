@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -37,10 +38,10 @@ class Views:
         self.readers = readers_view(log, settings.reader_ttl_s, wall_ms)
         self._all = (self.brokers, self.bundles, self.suspicions, self.readers)
 
-    async def open(self) -> None:
-        """Create or check the topics. Raises LogUnavailable, TopicMismatch."""
-        for view in self._all:
-            await view.start()
+    @property
+    def opening(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """Steps that create or check the topics, in any order. Each raises LogUnavailable, TopicMismatch."""
+        return [view.start for view in self._all]
 
     async def run(self) -> None:
         """Read for ever."""

@@ -18,8 +18,9 @@ The stores know only ranges: raising a part of a range cuts it (a split), raisin
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from loadmanager.on_demand import on_demand
 
 if TYPE_CHECKING:
     from loadmanager.fencing.fences import FencedOut
@@ -29,17 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncPostgresStore", "AsyncRedisStore", "FencedOut", "PostgresStore", "RedisStore", "SqliteStore"]
 
-_HOME_OF = {
-    "AsyncPostgresStore": "postgresql",
-    "AsyncRedisStore": "redis",
-    "FencedOut": "fences",
-    "PostgresStore": "postgresql",
-    "RedisStore": "redis",
-    "SqliteStore": "sqlite",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+__getattr__ = on_demand(
+    __name__,
+    {
+        "AsyncPostgresStore": f"{__name__}.postgresql",
+        "AsyncRedisStore": f"{__name__}.redis",
+        "FencedOut": f"{__name__}.fences",
+        "PostgresStore": f"{__name__}.postgresql",
+        "RedisStore": f"{__name__}.redis",
+        "SqliteStore": f"{__name__}.sqlite",
+    },
+)

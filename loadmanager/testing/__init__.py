@@ -10,8 +10,9 @@ own `tmp_path`. This package needs neither pytest nor an event loop plugin. See 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from loadmanager.on_demand import on_demand
 
 if TYPE_CHECKING:
     from loadmanager.testing.cluster import NAMESPACE, EmbeddedCluster, embedded_cluster
@@ -19,7 +20,5 @@ if TYPE_CHECKING:
 __all__ = ["NAMESPACE", "EmbeddedCluster", "embedded_cluster"]
 
 
-def __getattr__(name: str) -> Any:  # pytest imports this package in every run, wherever it is installed
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("loadmanager.testing.cluster"), name)
+# pytest imports this package in every run, wherever it is installed
+__getattr__ = on_demand(__name__, dict.fromkeys(__all__, f"{__name__}.cluster"))

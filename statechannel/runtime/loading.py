@@ -47,15 +47,19 @@ class Loading:
                 "was replaced; restore both from one backup"
             )
 
-    async def load(self, partition: int) -> SnapshotInfo | None:
+    async def read(self, partition: int) -> SnapshotsReader:
+        """All snapshots of a partition. Raises LogUnavailable, NewerRecord."""
+        return await read_snapshots(self._log, self._snapshots_topic, partition)
+
+    async def load(self, partition: int, snapshots: SnapshotsReader | None = None) -> SnapshotInfo | None:
         """Restore the newest usable snapshot that covers more than the table; None if the log alone suffices.
 
-        Raises LogUnavailable, NewerRecord, or BadSnapshot: neither a snapshot nor the log has what the table lacks, or
-        the snapshots are of another log.
+        `snapshots` are those of the partition, if they were read just now. Raises LogUnavailable, NewerRecord, or
+        BadSnapshot: neither a snapshot nor the log has what the table lacks, or the snapshots are of another log.
         """
         begin, problems = 0, list[str]()
         for _ in range(ATTEMPTS):
-            reader = await read_snapshots(self._log, self._snapshots_topic, partition)
+            reader, snapshots = snapshots or await self.read(partition), None
             begin = (await self._log.begins(self._topic))[partition]
             if reader.index is not None:
                 end = (await self._log.ends(self._topic))[partition]

@@ -26,12 +26,13 @@ from statechannel.errors import (
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import ClusterIdentity
-from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo
+from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import Log, LogEntry, TopicSpec
 from statechannel.runtime.channel import Applied, ChannelCore
 from statechannel.runtime.loading import Loading
+from statechannel.runtime.racing import all_or_first_failure
 from statechannel.runtime.turnstile import Turnstile
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ TURN_BYTES = 8 * 1024
 """About how much of the log is applied in one turn of the loop: some 250 bundles, or fifty records of one bundle."""
 
 RELOAD_PAUSE_S = 0.5
+READ_AT_ONCE = 0.25
+"""The part of the partitions whose snapshots are in memory at once when a replica starts."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -109,18 +112,31 @@ class Replica:
         self._core = ChannelCore(count, self._newest_version)
         self._loading = Loading(self.log, self.topic, self.snapshots_topic, self.table)
         self.loaded = [None] * count
-        for partition in range(count):
-            await self._load(partition)
-            self._check_retired(partition)
+        at_once = max(1, round(count * READ_AT_ONCE))
+        for first in range(0, count, at_once):
+            await self._load_some(range(first, min(first + at_once, count)))
 
     def check_identity(self, cluster_identity: ClusterIdentity) -> None:
         """Raises BadSnapshot if a snapshot that was loaded belongs to another log than this genesis record."""
         assert self._loading is not None, "open() comes first"
         self._loading.check_identity(cluster_identity)
 
-    async def _load(self, partition: int) -> bool:
+    async def _load_some(self, partitions: Sequence[int]) -> None:
+        """Read the snapshots of some partitions side by side, since each waits for the log, then load them."""
         assert self._loading is not None, "open() comes first"
-        info = await self._loading.load(partition)
+        loading, found = self._loading, dict[int, SnapshotsReader]()
+
+        async def read(partition: int) -> None:
+            found[partition] = await loading.read(partition)
+
+        await all_or_first_failure(read(partition) for partition in partitions)
+        for partition in partitions:
+            await self._load(partition, found.pop(partition))
+            self._check_retired(partition)
+
+    async def _load(self, partition: int, snapshots: SnapshotsReader | None = None) -> bool:
+        assert self._loading is not None, "open() comes first"
+        info = await self._loading.load(partition, snapshots)
         self.loaded[partition] = info or self.loaded[partition]
         return info is not None
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from starlette.routing import compile_path
 
 from loadmanager_api.access.rules import RULES
-from loadmanager_api.app import routes_of_all
+from loadmanager_api.application import routes_of_all
 from loadmanager_api.openapi import EVERYWHERE
 
 UNLISTED = {204, 404, 405, 415, 501, *EVERYWHERE}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmanager_api.access.rules import RULES
-from loadmanager_api.app import routes_of_all
+from loadmanager_api.application import routes_of_all
 from loadmanager_api.openapi import CHANGING, EVERYWHERE
 from tests.api import declared
 from tests.api.conftest import Cluster

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from loadmanager.broker.hosting import HostRunner
@@ -20,8 +21,8 @@ from loadmanager.broker.wiring import dependencies
 from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager.settings import Settings
-from loadmanager_api import app
-from loadmanager_api.server import attach
+from loadmanager_api import application
+from loadmanager_api.server import attach, url_of
 from tests.api.conftest import WAIT_S, Host
 
 
@@ -41,10 +42,10 @@ def listening() -> Generator[socket.socket]:
 @pytest.fixture
 def fresh_routes() -> Generator[None]:
     """As in a process that has served nobody yet."""
-    for cached in (app.routes_of_all, app.lay_out_routes):
+    for cached in (application.routes_of_all, application.laid_out):
         cached.cache_clear()
     yield
-    for cached in (app.routes_of_all, app.lay_out_routes):
+    for cached in (application.routes_of_all, application.laid_out):
         cached.cache_clear()
 
 
@@ -59,7 +60,7 @@ def look_for_nothing() -> None:
     async def sent(_: Any) -> None:
         pass
 
-    asyncio.run(app.routes_of_all()(scope, received, sent))
+    asyncio.run(application.routes_of_all()(scope, received, sent))
 
 
 @pytest.fixture
@@ -78,11 +79,11 @@ def endpoints_read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.usefixtures("fresh_routes")
 def test_laid_out_routes_leave_nothing_of_it_to_the_first_request(endpoints_read: list[Any]) -> None:
-    routes = len(app.routes_of_all().openapi()["paths"])
-    app.routes_of_all.cache_clear()
+    routes = len(application.routes_of_all().openapi()["paths"])
+    application.routes_of_all.cache_clear()
     endpoints_read.clear()
-    app.routes_of_all()  # where older releases of FastAPI do it
-    app.lay_out_routes()
+    application.routes_of_all()  # where older releases of FastAPI do it
+    application.laid_out()
     assert len(endpoints_read) >= routes
     endpoints_read.clear()
     look_for_nothing()
@@ -90,13 +91,32 @@ def test_laid_out_routes_leave_nothing_of_it_to_the_first_request(endpoints_read
 
 
 @pytest.mark.usefixtures("fresh_routes")
-async def test_endpoints_that_opened_have_laid_out_the_routes_without_a_request(
+async def test_routes_are_loaded_without_a_request_once_the_broker_is_ready(
     node: Node, listening: socket.socket
 ) -> None:
-    assert app.routes_of_all().middleware_stack is None
-    async with opened(attach, node, listening):
-        pass
-    assert app.routes_of_all().middleware_stack is not None
+    loaded = asyncio.Event()
+    told = partial(asyncio.get_running_loop().call_soon_threadsafe, loaded.set)
+    async with opened(partial(attach, loaded=told), node, listening):
+        assert application.routes_of_all().middleware_stack is None
+        node.ready.set()
+        await loaded.wait()
+    assert application.routes_of_all().middleware_stack is not None
+
+
+@pytest.mark.usefixtures("fresh_routes")
+async def test_probes_are_answered_before_the_routes_are_loaded(node: Node, listening: socket.socket) -> None:
+    url = url_of(listening, "")
+    async with opened(attach, node, listening), aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/admin/v2/brokers/live") as answer:
+            assert (answer.status, await answer.text()) == (200, "ok")
+        async with session.get(f"{url}/admin/v2/brokers/ready") as answer:
+            assert (answer.status, answer.content_type) == (503, "application/problem+json")
+        async with session.head(f"{url}/admin/v2/brokers/live") as answer:
+            assert answer.status == 200
+        assert application.routes_of_all().middleware_stack is None
+        async with session.get(f"{url}/admin/v2/brokers/version") as answer:
+            assert answer.status == 200, "the first request of a route loads them all"
+    assert application.routes_of_all().middleware_stack is not None
 
 
 async def test_a_door_that_does_not_open_says_why_and_leaves_no_thread(node: Node, listening: socket.socket) -> None:
@@ -165,7 +185,6 @@ async def cancelled_twice(endpoint: Endpoint, node: Node, listening: socket.sock
             await serving
 
 
-@pytest.mark.usefixtures("fresh_routes")
 @pytest.mark.parametrize("hanging", [an_ending_hangs, a_request_hangs])
 async def test_a_second_cancellation_while_closing_skips_no_step(
     node: Node,
@@ -182,5 +201,4 @@ async def test_a_second_cancellation_while_closing_skips_no_step(
 
     await cancelled_twice(endpoint, node, listening, step)
     assert done == ["the listener is closed"]
-    assert app.routes_of_all().middleware_stack is not None, "the routes are laid out"
     assert listening.fileno() == -1

@@ -19,7 +19,7 @@ from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.settings import Settings
-from loadmanager_api import app
+from loadmanager_api import application
 from loadmanager_api.server import NotLoopback, attach, check_reach
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
 from tests.api.conftest import Cluster, Host, Refused
@@ -40,9 +40,11 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_one(cluster: Clu
 @pytest.fixture
 def fresh_routes() -> Generator[FastAPI]:
     """The routes of this test alone."""
-    app.routes_of_all.cache_clear()
-    yield app.routes_of_all()
-    app.routes_of_all.cache_clear()
+    for cached in (application.routes_of_all, application.laid_out):
+        cached.cache_clear()
+    yield application.routes_of_all()
+    for cached in (application.routes_of_all, application.laid_out):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access import gate
-from loadmanager_api.app import routes_of_all
+from loadmanager_api.application import routes_of_all
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import Cluster, cluster
 

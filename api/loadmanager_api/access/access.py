@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmanager.errors import Forbidden
 from loadmanager.model.policies.model import AccessPolicy, AccessRole, Policies
@@ -17,7 +17,9 @@ from loadmanager_api.access.authorship import Sender, sender_of
 from loadmanager_api.access.grants import Grants
 from loadmanager_api.access.principal import Clock, Principal, Unauthenticated
 from loadmanager_api.access.rules import Rule, Scope, namespace_of
-from loadmanager_api.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from loadmanager_api.access.tokens import Tokens
 
 REMEMBERED = 4_096
 """Tokens whose verification is remembered while they are good; beyond it all are verified anew."""
@@ -39,7 +41,11 @@ class Access:
     def __init__(self, settings: Settings, now_s: Clock = time.time) -> None:
         """Raises Invalid if the keys of tokens cannot be read."""
         self._superusers = settings.superuser_names
-        self._tokens = Tokens(settings, now_s) if settings.takes_tokens else None
+        self._tokens: Tokens | None = None
+        if settings.takes_tokens:
+            from loadmanager_api.access.tokens import Tokens  # and cryptography, which few need
+
+            self._tokens = Tokens(settings, now_s)
         self._now_s = now_s
         self._verified: dict[bytes, Principal] = {}
         self.grants = Grants((), self._superusers)

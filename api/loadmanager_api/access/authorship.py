@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import Depends, Request
 
 from loadmanager_api.access.principal import PRINCIPAL, Principal
 
@@ -36,18 +35,3 @@ def sender_of(scope: Any) -> Sender:
     said = next((value.decode("latin-1") for name, value in scope["headers"] if name == AUTHOR_HEADER), "")
     shown = "".join(each if each.isprintable() else " " for each in said).strip()[:AUTHOR_CHARACTERS]
     return Sender(shown or (f"somebody at {address}" if address else "somebody"), UNVERIFIED, address)
-
-
-async def _sender(request: Request) -> Sender:
-    return sender_of(request.scope)
-
-
-async def _author(request: Request) -> str:
-    return sender_of(request.scope).name
-
-
-Author = Annotated[str, Depends(_author)]
-"""The authenticated principal; without authentication the header `X-Author`, else the client's address."""
-
-AuthorOf = Annotated[Sender, Depends(_sender)]
-"""The same, for requests whose body may name an author."""

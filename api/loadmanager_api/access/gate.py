@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
-from typing import Annotated, Any
-
-from fastapi import Depends, Request
+from typing import Any
 
 from loadmanager.errors import Forbidden
 from loadmanager.model.policies.model import AccessRole
@@ -83,11 +81,3 @@ class May:
         """Raise Forbidden unless they have the role in the namespace (None: in the cluster)."""
         if self._access is not None:
             self._access.require(self._scope[PRINCIPAL], role, namespace or "")
-
-
-async def _may(request: Request) -> May:
-    return May(request.scope)
-
-
-Permission = Annotated[May, Depends(_may)]
-"""What the sender of the request may do."""

@@ -7,8 +7,6 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from cryptography.x509 import load_pem_x509_certificate
-
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from loadmanager_api.access.files import Watched
@@ -65,6 +63,8 @@ def _load(settings: Settings) -> ssl.SSLContext:
 
 def _expires_s(settings: Settings) -> float:
     """When the first certificate of the file expires; the file is known to have one."""
+    from cryptography.x509 import load_pem_x509_certificate  # takes longer to import than the rest of the endpoints
+
     return load_pem_x509_certificate(Path(settings.tls_certificate).read_bytes()).not_valid_after_utc.timestamp()
 
 

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, cast
 
 import msgspec
-from fastapi import Response
 from pydantic import BaseModel
+from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.node import Node

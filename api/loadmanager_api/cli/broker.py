@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -139,7 +140,7 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
     try:
         parse_address(settings.advertised)
         check_reach(listen or settings.advertised, settings)
-        member = Broker(host, settings, urls=urls, endpoint=attach, bind=listen)
+        member = Broker(host, settings, urls=urls, endpoint=partial(attach, loaded=gc.freeze), bind=listen)
         gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
         asyncio.run(_live(member, host))
     except (Error, OSError, ValueError) as error:

@@ -21,8 +21,8 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from fastapi import Response
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.client.redirection import Moved, NotServing

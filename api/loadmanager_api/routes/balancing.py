@@ -6,10 +6,8 @@ from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.authorship import AuthorOf
-from loadmanager_api.access.gate import Permission
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, AuthorOf, Permission, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
 from loadmanager_api.presenting_plans import balancing_shown, pause_shown

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from fastapi.responses import PlainTextResponse
 
-from loadmanager.broker.node import Node
-from loadmanager.errors import Conflict, NotFound, Unavailable
+from loadmanager.errors import Conflict, NotFound
 from loadmanager.model.registration import VERSION
 from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.kept import Acting, AnyNode, TheNode, acting
+from loadmanager_api.depends import Acting, AnyNode, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import leader_of
+from loadmanager_api.probes import check_health, check_live, check_ready
 from loadmanager_api.routes.pulsar_brokers import check_cluster
 from loadmanager_api.schemas import BrokerInfo, TenantInfo
 from statechannel.law.bundle import check_namespace
@@ -43,28 +43,15 @@ async def leader_broker(node: TheNode) -> BrokerInfo:
 @on_http_loop
 async def health(node: AnyNode) -> str:
     """Answer `ok` if this broker is registered and its proofs are fresh, so that it could serve now. Else 503."""
-    acting(node)
-    if not _proved(node):
-        raise Unavailable("no fresh proof: neither the coordination service nor the channel answers this broker")
-    if node.channel.stopped_by is not None:
-        raise Unavailable(f"the replica has stopped: {node.channel.stopped_by}")
+    check_health(node)
     return "ok"
-
-
-def _proved(node: Node) -> bool:
-    """Every partition in which this broker claims bundles; any partition if there are no claims."""
-    assert node.serving is not None
-    now_s = node.proof_clock.now_s()
-    fresh = [now_s < until_s for until_s in node.serving.until_s()]
-    claimed = {claim.token.partition for claim in node.serving.claims()}
-    return all(fresh[partition] for partition in claimed) if claimed else any(fresh)
 
 
 @router.get("/brokers/ready", response_class=PlainTextResponse)
 @on_http_loop
 async def ready(node: AnyNode) -> str:
     """Answer `ok` once this broker is registered and acts. Else 503."""
-    acting(node)
+    check_ready(node)
     return "ok"
 
 
@@ -72,9 +59,7 @@ async def ready(node: AnyNode) -> str:
 @on_http_loop
 async def live(node: AnyNode) -> str:
     """Answer `ok` while the control loop turns, whatever log and coordination do. Else 503: restart the process."""
-    still_s = node.seen.turns.still_s
-    if still_s >= node.settings.session_timeout_s:
-        raise Unavailable(f"the control loop has not turned for {still_s:.0f} s")
+    check_live(node)
     return "ok"
 
 

@@ -12,7 +12,8 @@ from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import TheNode, kept
+from loadmanager_api.depends import TheNode
+from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.presenting_history import history_shown

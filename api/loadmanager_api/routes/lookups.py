@@ -11,11 +11,11 @@ from typing import Literal
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
-from loadmanager_api.access.gate import Permission
-from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
+from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
 from loadmanager_api.batch_lookup import look_up_all
 from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.kept import Acting, TheNode, kept
+from loadmanager_api.depends import Acting, Permission, TheNode
+from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
 from statechannel.law.bundle import Key
@@ -50,10 +50,10 @@ async def look_up(
         return PlainTextResponse(acting.operations.bundle_of(wanted).bundle.range)
     if is_channel_topic(wanted):
         _, peer = channel_owner(node, wanted)
-        return lookup_data(peer.registration)
+        return LookupData(**lookup_urls(peer.registration))
     located = await acting.lookup.locate(wanted, node.settings.lookup_timeout_s)
     response.headers.update(lookup_headers(located))
-    return lookup_data(known_peer(located).registration)
+    return LookupData(**lookup_urls(known_peer(located).registration))
 
 
 def _ends_in_suffix(request: Request) -> bool:

@@ -10,7 +10,7 @@ from loadmanager_api.access.access import Access
 from loadmanager_api.access.authorship import sender_of
 from loadmanager_api.access.gate import ACCESS
 from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.kept import AnyNode
+from loadmanager_api.depends import AnyNode
 
 router = ControlRouter(tags=["this broker"])
 

@@ -15,9 +15,8 @@ from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager_api.access.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import no_broker
 from loadmanager_api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition

@@ -11,10 +11,9 @@ from fastapi import Query
 
 from loadmanager.broker.node import Node
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.gate import Permission
 from loadmanager_api.bundle_loads import Loads, hottest
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, Permission, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.presenting import bundle_detail, bundle_shown, bundles_after, fits

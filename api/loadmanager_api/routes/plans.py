@@ -13,11 +13,10 @@ from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.operating import Operating, Unload
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.authorship import AuthorOf, Sender
-from loadmanager_api.access.gate import Permission
+from loadmanager_api.access.authorship import Sender
 from loadmanager_api.advice_schemas import AdviceWished
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, AuthorOf, Permission, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish

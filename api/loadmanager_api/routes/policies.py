@@ -14,10 +14,9 @@ from loadmanager.model.policies.fields import patched, read
 from loadmanager.model.policies.model import TYPES, Kind, Policy
 from loadmanager.model.policies.stored import named
 from loadmanager.settings.documents.model import Version
-from loadmanager_api.access.authorship import Author
 from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten

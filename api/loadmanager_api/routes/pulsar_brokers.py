@@ -20,7 +20,8 @@ from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.policies.matching import matches_broker, matches_namespace
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode, kept
+from loadmanager_api.depends import Acting, TheNode
+from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import no_broker
 from loadmanager_api.pulsar_schemas import ClusterData, InternalConfiguration, Monitored, OwnedBundle, ResourceQuota

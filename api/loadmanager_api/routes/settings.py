@@ -13,10 +13,9 @@ from fastapi import Query, Response
 from loadmanager.broker.node import Node
 from loadmanager.settings import descriptions
 from loadmanager.settings.dynamic.naming import named, names_of
-from loadmanager_api.access.authorship import Author
 from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import AnyNode
+from loadmanager_api.depends import AnyNode, Author
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting

@@ -11,7 +11,7 @@ from loadmanager.errors import Conflict
 from loadmanager.leader.quarantine.evidence import Evidence, bar
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.splitting_schemas import BundleSplittingShown, EventShown, KeptShown, SplittingShown, SuspectShown
 from statechannel.law.bundle import Bundle

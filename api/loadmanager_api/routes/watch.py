@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from loadmanager.errors import Invalid
 from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.depends import TheNode
 from loadmanager_api.event_stream import EventStream
-from loadmanager_api.kept import TheNode, kept
+from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from statechannel.law.bundle import check_namespace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-
 RECORD_BYTES = 160
 """Bytes of a record of one bundle. A larger record counts as several, since its replay takes as long as theirs."""
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 
 from loadmanager.model.policies.model import AccessPolicy, AccessRole, Kind
-from loadmanager_api import app
+from loadmanager_api import application
 from loadmanager_api.access import gate
 from loadmanager_api.access.grants import Grants
 from loadmanager_api.access.rules import RULES, Rule, Scope
@@ -110,7 +110,7 @@ def test_a_route_without_a_rule_is_refused_when_it_is_made() -> None:
 
 
 def test_every_route_needs_a_rule_and_no_rule_is_left_over() -> None:
-    described = app.routes_of_all().openapi()["paths"]
+    described = application.routes_of_all().openapi()["paths"]
     served = {(method.upper(), path) for path, methods in described.items() for method in methods}
     ruled = {(method, re.sub(r":\w+}", "}", path)) for path, methods in RULES.items() for method in methods}
     assert ruled - served == {
@@ -126,7 +126,7 @@ def test_every_route_needs_a_rule_and_no_rule_is_left_over() -> None:
         ("POST", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/{more}"),
     }
     assert served - ruled == set()
-    routers = [module.router for module in vars(app).values() if hasattr(module, "router")]
+    routers = [module.router for module in vars(application).values() if hasattr(module, "router")]
     assert len(routers) > 15
     for router in routers:
         assert isinstance(router, ControlRouter | APIRouter)
