@@ -120,7 +120,7 @@ def _superseded(lake: Lake, now: datetime, days: int) -> str | None:
         f"AND batch = {row['batch']})"
         for row in latest
     )
-    return f"until < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}' AND NOT ({needed})"
+    return f"until < TIMESTAMP'{now.date() - timedelta(days=days):%Y-%m-%d} 00:00:00 UTC' AND NOT ({needed})"
 
 
 def _days_of_many_files(lake: Lake, table: str, today: date) -> list[date | None]:

@@ -21,6 +21,7 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 """The JVM has to be started with it. That Spark uses an incubator module the JVM tells all the same: no option ends it.
 """
 PARTITIONS = "spark.sql.shuffle.partitions"
+ZONE = "spark.sql.session.timeZone"
 _NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
 
@@ -39,10 +40,12 @@ class Spark(msgspec.Struct, frozen=True):
 
 
 def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen value
-    """The session. Raises Invalid where jars or Java are missing, or the remote does not answer.
+    """The session. Raises Invalid where jars or Java are missing, the remote does not answer, or the zone is not UTC.
 
     With `remote` the server has to have been started with the jars and settings of `configuration()`.
     """
+    if spark.conf.get(ZONE, "UTC") != "UTC":
+        raise Invalid(f"jobs of the load history compute in UTC: leave out --conf {ZONE}={spark.conf[ZONE]}")
     if spark.remote:
         builder = SparkSession.builder.remote(spark.remote).appName(spark.name)
         for key, value in (_ON_THE_FLY | spark.conf).items():
@@ -89,7 +92,7 @@ def _why(said: str) -> str:
 
 
 _ON_THE_FLY = {
-    "spark.sql.session.timeZone": "UTC",
+    ZONE: "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # by default VACUUM lists a folder in 10,000 tasks

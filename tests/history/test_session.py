@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager.errors import Invalid
 from loadmanager.history.lake import Lake
+from loadmanager.history.session import Spark, session
 
 ASKED = """
 from loadmanager.history.session import Spark, session
@@ -37,6 +39,11 @@ def test_standard_output_has_the_answer_alone(lake: Lake) -> None:
     lake.prepare("audit")  # whose vacuum tells on standard output what it has deleted
     answer = json.loads(printed(MAINTAINED.format(root=lake.root)))
     assert {"table": "audit", "days_joined": 0, "rows_removed": 0} in answer
+
+
+def test_a_session_of_another_time_zone_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"leave out --conf spark.sql.session.timeZone=America/New_York"):
+        session(Spark(conf={"spark.sql.session.timeZone": "America/New_York"}))
 
 
 def printed(program: str, **environment: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.history import utc
 from loadmanager.history.decoding.records import CORRUPT, DECODED, NEWER, decoded
 from loadmanager.history.schemas import QUARANTINE, TABLES
 from loadmanager.model.load.model import BROKERS_TOPIC
@@ -83,7 +84,7 @@ def group_lag(rows: DataFrame) -> DataFrame:
 def unreadable(rows: DataFrame) -> DataFrame:
     """The records that no decoder could read, unchanged, with kind and reason, for the quarantine."""
     bad = _decoded(rows).where(f.col("kind").isNotNull())
-    return bad.withColumn("day", f.to_date("appended_at")).select(*QUARANTINE.names)
+    return bad.withColumn("day", utc.day_of(f.col("appended_at"))).select(*QUARANTINE.names)
 
 
 def sizes() -> dict[str, Column]:
@@ -113,4 +114,4 @@ def _of(rows: DataFrame, column: str) -> DataFrame:
 
 
 def _table(name: str, values: DataFrame) -> DataFrame:
-    return values.withColumn("day", f.to_date(f.coalesce("at", "appended_at"))).select(*TABLES[name].names)
+    return values.withColumn("day", utc.day_of(f.coalesce("at", "appended_at"))).select(*TABLES[name].names)

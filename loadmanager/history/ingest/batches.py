@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
 
 from loadmanager.errors import Conflict, Invalid
+from loadmanager.history import utc
 from loadmanager.history.ingest import silver
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.progress import SILVER, WRITER, Reached, advance, arrived, reached
@@ -75,7 +76,7 @@ class Batches:
     def _keep(self, lake: Lake, new: DataFrame, number: int) -> None:
         note = f"{self._run}/{number}"
         rows = new.select(
-            *RAW.names, f.to_date("appended_at").alias("day"), f.lit(number).cast(LongType()).alias("batch")
+            *RAW.names, utc.day_of(f.col("appended_at")).alias("day"), f.lit(number).cast(LongType()).alias("batch")
         )
         lake.append("bronze", rows, Once(WRITER, number), note)
         if not lake.noted("bronze", note):

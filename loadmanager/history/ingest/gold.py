@@ -9,12 +9,12 @@ horizon, up to which all is known, moves, the minutes between its old and new pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, reached
@@ -26,9 +26,6 @@ HOUR_US = 60 * MINUTE_US
 SPANS = 200
 """With more spans than this, one span covers them all: a condition of thousands of parts takes longer than the minutes
 between."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 _TOPICS = {"broker_load": BROKERS_TOPIC, "bundle_total": BUNDLES_TOPIC}
 
@@ -82,7 +79,7 @@ def _within_time(lake: Lake, gold: Gold, before: Reached, silver: Reached) -> Re
         return before
     known = _rows(lake, gold.reports).withColumn("topic", f.lit(_TOPICS[gold.reports])).where(before.is_below())
     [(until_us,)] = known.agg(f.max(f.unix_micros(f.coalesce("at", "appended_at")))).collect()
-    lake.remove(gold.table, f"minute > {_timestamp(silver.until_us if until_us is None else until_us)}")
+    lake.remove(gold.table, f"minute > {utc.timestamp(silver.until_us if until_us is None else until_us)}")
     return msgspec.structs.replace(before, until_us=until_us)
 
 
@@ -121,7 +118,7 @@ def _rows(lake: Lake, table: str) -> DataFrame:
 def _near(spans: list[Span], ttl_us: int) -> Column:
     """Whether silver rows may be in force in one of the spans. Also by day, so that Spark skips whole folders."""
     wider = [Span(span.begin - ttl_us, span.end) for span in spans]
-    days = f.col("day").between(f.lit(_time(wider[0].begin).date()), f.lit(_time(wider[-1].end).date()))
+    days = f.col("day").between(f.lit(utc.time_of(wider[0].begin).date()), f.lit(utc.time_of(wider[-1].end).date()))
     at, appended = (_within(f.col(name), wider) for name in ("at", "appended_at"))
     return days & (at | (f.col("at").isNull() & appended))
 
@@ -130,7 +127,7 @@ def _within(time: Column, spans: list[Span]) -> Column:
     """`minutes.within` of a timestamp, in a form that lets Spark skip files."""
     inside = f.lit(False)
     for span in spans:
-        inside = inside | ((time >= f.lit(_time(span.begin))) & (time < f.lit(_time(span.end))))
+        inside = inside | ((time >= f.lit(utc.time_of(span.begin))) & (time < f.lit(utc.time_of(span.end))))
     return inside
 
 
@@ -149,21 +146,12 @@ GOLD = (Gold("broker_minute", "broker_load", _brokers), Gold("bundle_minute", "b
 
 
 def _sql(span: Span) -> str:
-    begin, last = _time(span.begin), _time(span.end - 1)
+    begin, last = utc.time_of(span.begin), utc.time_of(span.end - 1)
     return (
         f"(day >= DATE'{begin:%Y-%m-%d}' AND day <= DATE'{last:%Y-%m-%d}' AND "
-        f"minute >= {_timestamp(span.begin)} AND minute < {_timestamp(span.end)})"
+        f"minute >= {utc.timestamp(span.begin)} AND minute < {utc.timestamp(span.end)})"
     )
-
-
-def _timestamp(us: int) -> str:
-    """As SQL."""
-    return f"TIMESTAMP'{_time(us):%Y-%m-%d %H:%M:%S}'"
 
 
 def _floor(us: int) -> int:
     return us - us % MINUTE_US
-
-
-def _time(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)

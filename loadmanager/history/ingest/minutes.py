@@ -15,6 +15,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, LongType
 
+from loadmanager.history import utc
 from loadmanager.history.schemas import BROKER_MINUTE, BUNDLE_MINUTE
 
 MINUTE_US = 60_000_000
@@ -116,4 +117,4 @@ def _mean(column: str) -> Column:
 def _finished(rows: DataFrame) -> DataFrame:
     minute = f.timestamp_micros("minute_us")
     there = rows.where(f.col("covered_s") > 0)
-    return there.withColumn("minute", minute).withColumn("day", f.to_date("minute"))
+    return there.withColumn("minute", minute).withColumn("day", utc.day_of(f.col("minute")))

@@ -20,6 +20,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
+from loadmanager.history import utc
 from loadmanager.history.lake import Lake
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
@@ -165,9 +166,9 @@ def _recorded(lake: Lake, spans: Mapping[str, Bounds]) -> DataFrame:
 
 def _measured(lake: Lake, head: Head, begin_us: int, end_us: int | None = None) -> DataFrame:
     """What the lake has from `begin_us` to `end_us`, both included."""
-    begin = f.timestamp_micros(f.lit(begin_us))
-    rows = lake.table(head.table).where((f.col("at") >= begin) & (f.col("day") >= f.to_date(begin)))
+    begin = utc.time_of(begin_us)
+    rows = lake.table(head.table).where((f.col("at") >= f.lit(begin)) & (f.col("day") >= f.lit(begin.date())))
     if end_us is None:
         return rows
-    end = f.timestamp_micros(f.lit(end_us))
-    return rows.where((f.col("at") <= end) & (f.col("day") <= f.to_date(end)))
+    end = utc.time_of(end_us)
+    return rows.where((f.col("at") <= f.lit(end)) & (f.col("day") <= f.lit(end.date())))

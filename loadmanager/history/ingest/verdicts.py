@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
-from loadmanager.history import folding
+from loadmanager.history import folding, utc
 from loadmanager.history.folding import Known, Position
 from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached
 from loadmanager.history.lake import Lake, Once
@@ -126,6 +126,6 @@ def forget(lake: Lake, complete: int) -> None:
 def _last_of_days(lake: Lake) -> dict[int, list[int]]:
     """The last batch that brought records of the channel, by partition, of each day that `progress` has rows of."""
     marks = lake.table("progress").where((f.col("stage") == SILVER) & (f.col("topic") == CHANNEL_TOPIC))
-    last = marks.groupBy("partition", f.to_date("until").alias("day")).agg(f.max("batch").alias("batch"))
+    last = marks.groupBy("partition", utc.day_of(f.col("until")).alias("day")).agg(f.max("batch").alias("batch"))
     by_partition = last.groupBy("partition").agg(f.sort_array(f.collect_list("batch")).alias("batches"))
     return {row["partition"]: row["batches"] for row in by_partition.collect()}

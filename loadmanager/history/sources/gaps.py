@@ -10,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from loadmanager.history import utc
 from loadmanager.history.schemas import QUARANTINE
 from loadmanager.history.sources.topics import TOPICS
 
@@ -43,7 +44,7 @@ def _row() -> list[Column]:
         "appended_at": f.col("appended_at"),
         "kind": f.lit(MISSING),
         "reason": f.concat(reason, f.lit(" before they were read")),
-        "day": f.to_date("appended_at"),
+        "day": utc.day_of(f.col("appended_at")),
     }
     nothing = f.lit(None)
     return [values.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in QUARANTINE.fields]
