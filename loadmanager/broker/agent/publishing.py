@@ -1,27 +1,34 @@
 """Publishes the agent's records, each until it is accepted or the bundle has changed.
 
-One record at a time for each bundle and revision; asking twice is the same as asking once.
+One record at a time for each bundle and revision; asking twice is the same as asking once. What is said of many bundles
+in one turn of the loop, as after the death of a broker, goes into one record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
 from loadmanager.broker.agent.effects import Publish
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, BrokerId, Record, Subject
-from statechannel.law.verdict import Unknown
+from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Subject
+from statechannel.law.verdict import Unknown, Verdict
 from statechannel.runtime.service import Channel
 
 REPUBLISH_S = 0.2
+TOGETHER = frozenset({Action.RETURN, Action.READY, Action.RELEASE})
+"""Actions that one record may say of many bundles."""
 
 
 class Publisher:
-    """Writes for one incarnation, until `over()`; a `release` only once `vacated` says that the service has stopped."""
+    """Writes for one incarnation, until `over()`; a `release` only once `vacated` says that the service has stopped.
+
+    `spawn` runs work until the incarnation has ended, as it does the calls of `publish`.
+    """
 
     def __init__(
         self,
@@ -30,13 +37,17 @@ class Publisher:
         over: Callable[[], bool],
         note: Callable[[str], None],
         vacated: Callable[[Bundle], Awaitable[bool]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._me = me
         self._vacated = vacated
+        self._spawn = spawn
         self._channel = channel
         self._over = over
         self._note = note
         self._publishing: set[tuple[Bundle, int]] = set()
+        self._gathered: dict[tuple[Action, int], list[tuple[Publish, asyncio.Future[Verdict]]]] = {}
+        """What goes into one record at the end of this turn, by action and partition."""
 
     def is_at(self, bundle: Bundle, seen: int) -> bool:
         """Whether a record for the bundle at revision `seen` is being published."""
@@ -54,7 +65,7 @@ class Publisher:
                     await asyncio.sleep(REPUBLISH_S)
                     continue
                 try:
-                    verdict = await self._channel.publish(self._record(effect))
+                    verdict = await self._verdict(effect)
                 except RecordTooLarge as error:
                     self._note(f"{effect.bundle}: {error}")
                     effect = msgspec.structs.replace(effect, hand_off=None)
@@ -65,14 +76,52 @@ class Publisher:
         finally:
             self._publishing.discard(duty)
 
-    def _record(self, effect: Publish) -> Record:
+    async def _verdict(self, effect: Publish) -> Verdict:
+        """The verdict of the record that says it, perhaps of other bundles too; raises as `Channel.publish`."""
+        if effect.action not in TOGETHER or effect.hand_off is not None or effect.boundaries or effect.reason:
+            return await self._channel.publish(self._record([effect]))
+        loop = asyncio.get_running_loop()
+        key = effect.action, self._channel.table.partition_of(effect.bundle.namespace)
+        gathered = self._gathered.get(key)
+        if gathered is None:
+            gathered = self._gathered[key] = []
+            loop.call_soon(self._send, key)
+        verdict: asyncio.Future[Verdict] = loop.create_future()
+        gathered.append((effect, verdict))
+        return await verdict
+
+    def _send(self, key: tuple[Action, int]) -> None:
+        gathered = self._gathered.pop(key)
+        for begin in range(0, len(gathered), BUNDLES_A_RECORD):
+            self._spawn(self._send_some(gathered[begin : begin + BUNDLES_A_RECORD]))
+
+    async def _send_some(self, some: Sequence[tuple[Publish, asyncio.Future[Verdict]]]) -> None:
+        wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nobody waits any more
+        if not wanted:
+            return
+        found: Verdict | Exception
+        try:
+            found = await self._channel.publish(self._record([effect for effect, _ in wanted]))
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+            found = error
+        for _, verdict in wanted:
+            if verdict.done():
+                continue
+            if isinstance(found, Exception):
+                verdict.set_exception(found)
+            else:
+                verdict.set_result(found)
+
+    def _record(self, effects: Sequence[Publish]) -> Record:
+        """The record of one effect, or of several that differ only in their bundles."""
+        first = effects[0]
         return Record(
             id="",
-            action=effect.action,
+            action=first.action,
             actor=self._me,
-            subjects=(Subject(effect.bundle, effect.seen, effect.hand_off),),
-            boundaries=effect.boundaries,
-            reason=effect.reason,
+            subjects=tuple(Subject(effect.bundle, effect.seen, effect.hand_off) for effect in effects),
+            boundaries=first.boundaries,
+            reason=first.reason,
         )
 
     def _is_present(self, effect: Publish) -> bool:

@@ -7,7 +7,7 @@ import msgspec
 RECORD_BYTES = 160
 """Bytes of a record of one bundle. A larger record counts as several, since its replay takes as long as theirs."""
 
-BUNDLES_A_RECORD = 20
+BUNDLES_WORTH_A_RECORD = 20
 """A snapshot waits for one record for so many bundles: to write it for fewer would cost more than their replay."""
 
 
@@ -44,7 +44,7 @@ def due(progress: Progress, settings: ScheduleSettings) -> str | None:
     entries = progress.next_offset - (progress.covered or 0)
     if entries < 0:
         return None  # our replica is behind the snapshot
-    enough = max(1.0, settings.records / settings.partitions, progress.bundles / BUNDLES_A_RECORD)
+    enough = max(1.0, settings.records / settings.partitions, progress.bundles / BUNDLES_WORTH_A_RECORD)
     if max(entries, progress.log_bytes / RECORD_BYTES) >= enough:
         return f"{entries} entries"
     if progress.since_s < settings.interval_s:

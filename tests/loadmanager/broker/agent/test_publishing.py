@@ -1,0 +1,87 @@
+"""What an incarnation says of many bundles at once goes into one record, and each bundle gets its own verdict."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loadmanager.broker.agent.effects import Publish
+from loadmanager.broker.agent.publishing import Publisher
+from loadmanager.simulation.world import World
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import BUNDLES_A_RECORD, Action
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
+from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+
+
+async def vacated(_: Bundle) -> bool:
+    return True
+
+
+class Publishing:
+    """Broker a's publisher, and the records that were accepted since."""
+
+    def __init__(self, hand: Hand, tasks: asyncio.TaskGroup) -> None:
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+        self._tasks = tasks
+        self.hand = hand
+        self.publisher = Publisher(A, hand.channel, lambda: False, self.notes.append, vacated, tasks.create_task)
+
+    async def all_owned(self, count: int) -> list[Bundle]:
+        """So many bundles that a may say something of."""
+        bundles = await self.hand.create(count)
+        for bundle in bundles:
+            await self.hand.accept(Action.OWN, bundle, B, A)
+        self.hand.channel.listen(self.changes.append)
+        return bundles
+
+    def publish(self, bundle: Bundle, action: Action, hand_off: bytes | None = None) -> asyncio.Task[None]:
+        effect = Publish(bundle, action, self.hand.entry(bundle).revision, hand_off)
+        return self._tasks.create_task(self.publisher.publish(effect))
+
+
+@virtually
+async def test_what_is_said_of_many_bundles_in_one_turn_is_one_record(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        bundles = await one.all_owned(BUNDLES_A_RECORD + 3)
+        await asyncio.wait([one.publish(bundle, Action.RETURN) for bundle in bundles])
+        assert [len(change.transitions) for change in one.changes] == [BUNDLES_A_RECORD, 3]
+        assert {one.hand.entry(bundle).state for bundle in bundles} == {State.ASSIGNED}
+
+
+@virtually
+async def test_a_bundle_that_changed_meanwhile_spoils_no_other(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        first, gone, last = await one.all_owned(3)
+        waiting = [one.publish(bundle, Action.RETURN) for bundle in (first, gone, last)]
+        await one.hand.accept(Action.RELEASE, gone, A)
+        await asyncio.wait(waiting)
+        states = [one.hand.entry(bundle).state for bundle in (first, gone, last)]
+        assert states == [State.ASSIGNED, State.UNASSIGNED, State.ASSIGNED]
+
+
+@virtually
+async def test_different_actions_and_hand_offs_get_records_of_their_own(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        a, b, c, d = await one.all_owned(4)
+        waiting = [one.publish(a, Action.RETURN), one.publish(b, Action.RELEASE)]
+        waiting += [one.publish(c, Action.RELEASE, b"state"), one.publish(d, Action.RETURN)]
+        await asyncio.wait(waiting)
+        assert sorted(len(change.transitions) for change in one.changes) == [1, 1, 2]
+
+
+@virtually
+async def test_what_nobody_waits_for_any_more_is_not_written(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        kept, dropped = await one.all_owned(2)
+        staying, leaving = one.publish(kept, Action.RETURN), one.publish(dropped, Action.RETURN)
+        await asyncio.sleep(0)  # both are gathered
+        leaving.cancel()
+        await asyncio.wait([staying, leaving])
+        assert one.hand.entry(kept).state is State.ASSIGNED
+        assert one.hand.entry(dropped).state is State.ASSIGNING
