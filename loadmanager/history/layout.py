@@ -23,8 +23,12 @@ FORMAT = 1
 FORMAT_PROPERTY = "loadmanager.format"
 
 _SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "at", "minute")
-_BRIEF_HISTORY = {"delta.logRetentionDuration": "interval 2 days"}
-"""For the ingest's own tables: nobody asks for their past."""
+_BRIEF_HISTORY = {
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 1 day",
+}
+"""For the ingest's own tables: nobody asks for their past. Their rows are replaced often, and each checkpoint of a
+table's log lists the files that were replaced within the second duration."""
 _OWN = ("channel_state", "progress")
 _CHECKPOINTS = {table: 10 + place for place, table in enumerate(TABLES)}
 """After how many commits Delta writes a checkpoint of a table's log. Tables get their commits together; different

@@ -8,7 +8,7 @@ horizon, up to which all is known, moves, the minutes between its old and new pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, reached
+from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
 from loadmanager.history.plausible import AHEAD_US, is_plausible
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
@@ -45,13 +45,15 @@ def refresh_gold(
 
     `load_ttl_s` is the brokers' setting. `everything` recomputes all minutes: use it after that setting has changed.
     """
-    silver = reached(lake, SILVER)
+    known = stages(lake)
     ttl_us = round(load_ttl_s * 1_000_000)
-    return {gold.table: _refresh(lake, gold, silver, ttl_us, everything, failpoints) for gold in GOLD}
+    return {gold.table: _refresh(lake, gold, known, ttl_us, everything, failpoints) for gold in GOLD}
 
 
-def _refresh(lake: Lake, gold: Gold, silver: Reached, ttl_us: int, everything: bool, failpoints: Failpoints) -> int:
-    there = reached(lake, gold.table)
+def _refresh(
+    lake: Lake, gold: Gold, known: Mapping[str, Reached], ttl_us: int, everything: bool, failpoints: Failpoints
+) -> int:
+    silver, there = (known.get(stage, Reached()) for stage in (SILVER, gold.table))
     before = Reached(batch=there.batch) if everything else _within_time(lake, gold, there, silver)
     if before.next_offsets == silver.next_offsets:
         return 0

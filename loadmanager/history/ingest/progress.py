@@ -1,23 +1,30 @@
 """How far each stage of the ingest is. The table `progress` is the truth; Spark's checkpoint is only a hint.
 
 A row says that a stage has everything of a partition below `next_offset`. It is appended after everything that it
-speaks of is committed.
+speaks of is committed. Every `JOINED_EVERY` batches a stage's rows become one for each partition and day, so that a
+read costs the same however many batches there were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructType
 
+from loadmanager.errors import Conflict
+from loadmanager.history import utc
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import PROGRESS
 
 SILVER = "silver"
 WRITER = "ingest"
+JOINED_EVERY = 25
+"""After so many batches of a stage its rows are joined: until then each batch has a file of its own."""
+
 Partition = tuple[str, int]
 """Topic and partition."""
 
@@ -68,17 +75,28 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(lake: Lake, stage: str) -> Reached:
-    """Where a stage is, by the table. Collects one row per partition."""
-    latest = lake.table("progress").where(f.col("stage") == stage).groupBy("topic", "partition")
-    values = latest.agg(
+    """Where a stage is, by the table."""
+    return stages(lake).get(stage, Reached())
+
+
+def stages(lake: Lake) -> dict[str, Reached]:
+    """Where each stage is that has begun, in one read of the table. Collects one row per stage and partition."""
+    latest = lake.table("progress").groupBy("stage", "topic", "partition").agg(*_last()).collect()
+    found: dict[str, Reached] = {}
+    for stage, topic, partition, batch, next_offset, until_us in latest:
+        mark = Mark(topic, partition, next_offset, 0, until_us)
+        before = found.get(stage, Reached())
+        found[stage] = before.after(max(before.batch, batch), [mark])
+    return found
+
+
+def _last() -> list[Column]:
+    """Of several rows of a stage and partition the one that counts."""
+    return [
         f.max("batch").alias("batch"),
         f.max_by("next_offset", "batch").alias("next_offset"),
         f.unix_micros(f.max_by("until", "batch")).alias("until_us"),
-    ).collect()
-    if not values:
-        return Reached()
-    offsets = {(row["topic"], row["partition"]): row["next_offset"] for row in values}
-    return Reached(max(row["batch"] for row in values), offsets, max(row["until_us"] for row in values))
+    ]
 
 
 def arrived(rows: DataFrame) -> list[Mark]:
@@ -101,9 +119,30 @@ def positions(lake: Lake, reached: Reached) -> DataFrame:
 def advance(lake: Lake, stage: str, batch: int, marks: Iterable[Mark]) -> None:
     """A stage is complete up to these marks."""
     values = [(stage, batch, m.topic, m.partition, m.next_offset, m.rows, m.until_us) for m in marks]
+    lake.append("progress", _rows(lake, values), Once(f"{WRITER}/{stage}", batch))
+    if batch % JOINED_EVERY == JOINED_EVERY - 1:
+        with suppress(Conflict):  # its files are being joined: there is a next time
+            _join(lake, stage, batch)
+
+
+def _join(lake: Lake, stage: str, batch: int) -> None:
+    """Replace the stage's rows up to this batch by the last one of each partition and day, with the sum of `rows`.
+
+    Rows that another stage appends meanwhile don't match the condition, and stay.
+    """
+    old = lake.table("progress").where((f.col("stage") == stage) & (f.col("batch") <= batch))
+    days = old.groupBy("topic", "partition", utc.day_of(f.col("until")).alias("day"))
+    last = days.agg(*_last(), f.sum("rows").alias("rows")).select(
+        f.lit(stage), "batch", "topic", "partition", "next_offset", "rows", "until_us"
+    )
+    values = [tuple(row) for row in last.collect()]  # of rows that are read from what they replace none would be left
+    lake.replace("progress", _rows(lake, values), f"stage = '{stage}' AND batch <= {batch}")
+
+
+def _rows(lake: Lake, values: Iterable[tuple[object, ...]]) -> DataFrame:
     schema = _of_progress("stage", "batch", "topic", "partition", "next_offset", "rows").add("until_us", LongType())
-    rows = lake.spark.createDataFrame(values, schema).withColumn("until", f.timestamp_micros("until_us"))
-    lake.append("progress", rows, Once(f"{WRITER}/{stage}", batch))
+    rows = lake.spark.createDataFrame(list(values), schema).coalesce(1)  # each part would be a file
+    return rows.withColumn("until", f.timestamp_micros("until_us"))
 
 
 def _of_progress(*names: str) -> StructType:
