@@ -212,9 +212,13 @@ CHANNEL_STATE = _columns(
 """The replay's state of each partition at the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is
 the format of the record at `next_offset` where the replay could not read it and waits for a later release."""
 
-PROGRESS = _columns(stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME)
-"""How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on. `until` is
-the latest `appended_at`, of gold the time up to which minutes were made."""
+PROGRESS = _columns(
+    stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME, log_id=_TEXT
+)
+"""How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on, later one
+for each partition and day, with the sum of `rows`. `until` is the latest `appended_at`, of gold the time up to which
+minutes were made. Rows of the stage `log` say instead which log a topic's records are of: `log_id` is the id that Kafka
+gave the topic; partition (-1) and position mean nothing."""
 
 BROKER_MINUTE = _columns(
     minute=_TIME,

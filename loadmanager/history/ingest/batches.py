@@ -6,10 +6,12 @@ of another version of the plan, topics are read anew, and records in the lake ar
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
 
@@ -17,7 +19,8 @@ from loadmanager.errors import Conflict, Invalid
 from loadmanager.history import utc
 from loadmanager.history.ingest import silver
 from loadmanager.history.ingest.failpoints import Failpoints
-from loadmanager.history.ingest.progress import SILVER, WRITER, Reached, advance, arrived, reached
+from loadmanager.history.ingest.logs import INSTEAD, Logs, refuse_other_records
+from loadmanager.history.ingest.progress import SILVER, WRITER, Partition, Reached, advance, arrived, reached
 from loadmanager.history.ingest.verdicts import forget
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
@@ -42,24 +45,40 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Batches:
-    """For `foreachBatch`. `run` is a name that no other run has; `begun` is where the lake is, if that is known."""
+    """For `foreachBatch`. `run` is a name that no other run has; `begun` is where the lake is, if that is known.
 
-    def __init__(self, root: str, plan: Plan, run: str, begun: Reached | None = None) -> None:
+    `passed`: see `Order`, by Spark's checkpoint.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        plan: Plan,
+        run: str,
+        begun: Reached | None = None,
+        passed: frozenset[Partition] = frozenset(),
+    ) -> None:
         self._root = root
         self._plan = plan
         self._run = run
         self._lake: Lake | None = None
         self._reached = begun
         self._memory = silver.Memory()
+        self._logs = Logs(plan.source)
+        self._order = Order(passed)
 
     def __call__(self, rows: DataFrame, _: int) -> None:
         """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
         lake, before = self._ready(rows)
         self._plan.failpoints.reached("begun")
-        new = rows.where(~before.is_below())
-        if not new.isEmpty():  # a number that bronze has used for nothing could not be used again
-            self._keep(lake, new, before.batch + 1)
-            self._reached = finish(lake, before, self._plan, self._memory)
+        self._logs.check(lake, before)
+        after = before
+        with refusing_repeats():
+            new = rows.where(self._order.is_new(before))
+            if not new.isEmpty():  # a number that bronze has used for nothing could not be used again
+                self._keep(lake, new, before)
+                after = self._reached = finish(lake, before, self._plan, self._memory)
+        self._order = self._order.behind(before, after)
 
     def _ready(self, rows: DataFrame) -> tuple[Lake, Reached]:
         if self._lake is not None and self._reached is not None:
@@ -70,10 +89,11 @@ class Batches:
         self._lake = Lake(session, self._root)
         self._reached = self._reached or complete(self._lake, self._plan)
         if self._reached.next_offsets:
-            refuse_other_log(self._lake, rows.where(self._reached.is_below()))
+            refuse_other_records(self._lake, first_of(rows.where(self._reached.is_below())))
         return self._lake, self._reached
 
-    def _keep(self, lake: Lake, new: DataFrame, number: int) -> None:
+    def _keep(self, lake: Lake, new: DataFrame, before: Reached) -> None:
+        number = before.batch + 1
         note = f"{self._run}/{number}"
         rows = new.select(
             *RAW.names, utc.day_of(f.col("appended_at")).alias("day"), f.lit(number).cast(LongType()).alias("batch")
@@ -81,7 +101,55 @@ class Batches:
         lake.append("bronze", rows, Once(WRITER, number), note)
         if not lake.noted("bronze", note):
             raise Conflict(f"another ingest has written batch {number} to {lake.root}: stop one of the two")
+        try:
+            self._logs.check(lake, before)  # again: a topic may have become another one while its records were read
+        except Invalid:
+            lake.remove("bronze", f"batch = {number}")
+            raise
         self._plan.failpoints.reached("bronze")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Which records below the lake's position are skipped, as ones that the lake has, and which stop the run.
+
+    Spark gives offsets in order. It gives some again in a run's first batch, if an earlier run was killed before Spark
+    knew that this batch was done; and all of them, in many batches and runs, if the checkpoint was lost. `passed` are
+    the partitions that Spark has passed the lake's position of, when the first batch is done: an offset of theirs that
+    comes again belongs to another record.
+    """
+
+    passed: frozenset[Partition] = frozenset()
+    begun: bool = False
+
+    def is_new(self, before: Reached) -> Column:
+        """Whether a record is new; the job that asks fails for a record that must not come."""
+        strict = {key: offset for key, offset in before.next_offsets.items() if self.begun and key in self.passed}
+        again = f.concat_ws("/", f.lit(_AGAIN), "topic", "partition", "offset", f.lit(""))
+        return f.when(Reached(next_offsets=strict).is_below(), f.raise_error(again)).otherwise(~before.is_below())
+
+    def behind(self, before: Reached, after: Reached) -> Order:
+        """Behind a batch that brought the lake from one position to the other: Spark has passed what it moved."""
+        moved = {key for key, offset in after.next_offsets.items() if before.next_offsets.get(key) != offset}
+        return Order(self.passed | moved, begun=True)
+
+
+_AGAIN = "loadmanager-again"
+
+
+@contextmanager
+def refusing_repeats() -> Generator[None]:
+    """Turn the failure of `Order.is_new` into Invalid."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(rf"{_AGAIN}/([^/]+)/(\d+)/(\d+)/", str(error))
+        if found is None:
+            raise
+        topic, partition, offset = found.groups()
+        raise Invalid(
+            f"offset {offset} of {topic}/{partition} came again with another record: the topic was created again, or "
+            f"Kafka lost the end of its log. {INSTEAD}"
+        ) from error
 
 
 def complete(lake: Lake, plan: Plan) -> Reached:
@@ -110,19 +178,7 @@ def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None
     return before.after(number, marks)
 
 
-def refuse_other_log(lake: Lake, known: DataFrame) -> None:
-    """Raises Invalid where the lake has other records than `known` at the same offsets."""
-    firsts = known.groupBy("topic", "partition").agg(
-        f.min_by(f.struct("offset", "appended_at"), "offset").alias("first")
-    )
-    sought = firsts.select("topic", "partition", "first.offset", f.col("first.appended_at").alias("now"))
-    there = lake.table("bronze").select("topic", "partition", "offset", "appended_at")
-    other = there.join(f.broadcast(sought), ["topic", "partition", "offset"]).where(
-        f.col("appended_at") != f.col("now")
-    )
-    found = other.first()
-    if found is not None:
-        raise Invalid(
-            f"{found['topic']}/{found['partition']} has another record at offset {found['offset']} than this lake: the "
-            "topic was created again, and has another history; give it a new lake"
-        )
+def first_of(rows: DataFrame) -> DataFrame:
+    """Topic, partition, offset and `appended_at` of the first record of each partition."""
+    first = f.min_by(f.struct("offset", "appended_at"), "offset").alias("first")
+    return rows.groupBy("topic", "partition").agg(first).select("topic", "partition", "first.*")

@@ -21,6 +21,9 @@ from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import PROGRESS
 
 SILVER = "silver"
+LOG = "log"
+"""The stage whose rows say which log a topic's records are of (`logs.py`)."""
+
 WRITER = "ingest"
 JOINED_EVERY = 25
 """After so many batches of a stage its rows are joined: until then each batch has a file of its own."""
@@ -81,7 +84,8 @@ def reached(lake: Lake, stage: str) -> Reached:
 
 def stages(lake: Lake) -> dict[str, Reached]:
     """Where each stage is that has begun, in one read of the table. Collects one row per stage and partition."""
-    latest = lake.table("progress").groupBy("stage", "topic", "partition").agg(*_last()).collect()
+    rows = lake.table("progress").where(f.col("stage") != LOG)
+    latest = rows.groupBy("stage", "topic", "partition").agg(*_last()).collect()
     found: dict[str, Reached] = {}
     for stage, topic, partition, batch, next_offset, until_us in latest:
         mark = Mark(topic, partition, next_offset, 0, until_us)

@@ -23,9 +23,12 @@ from pyspark.sql.utils import is_remote
 from loadmanager.errors import Conflict, Unavailable
 from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batches import Batches, Plan, complete
+from loadmanager.history.ingest.checkpoint import passed
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
+from loadmanager.history.ingest.logs import Logs
 from loadmanager.history.ingest.metrics import Gauges, exporter
+from loadmanager.history.ingest.progress import SILVER, reached
 from loadmanager.history.ingest.rereading import reread
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, Source, stream
@@ -119,13 +122,16 @@ class Ingest:
         self, trigger: Mapping[str, Any], *, until_now: bool = False
     ) -> Generator[tuple[StreamingQuery, Gate]]:
         plan = Plan(self._source, self._options.partitions, self._failpoints)
+        Logs(self._source).check(self._lake, reached(self._lake, SILVER))
         begun = complete(self._lake, plan)
         reread(self._lake)
-        gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex, begun))
+        checkpoint = self._lake.checkpoint(QUERY, PLAN)
+        given = passed(self._lake.spark, checkpoint, begun)
+        gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex, begun, given))
         bound = self._options.max_per_trigger
         rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=bound, until_now=until_now)
         writer = rows.writeStream.queryName(QUERY).trigger(**trigger)
-        writer = writer.option("checkpointLocation", self._lake.checkpoint(QUERY, PLAN))
+        writer = writer.option("checkpointLocation", checkpoint)
         query = writer.foreachBatch(gate.batches if is_remote() else gate).start()
         try:
             yield query, gate

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.errors import Invalid
+from loadmanager.errors import Invalid, Unavailable
 from loadmanager.history.schemas import RAW
 from loadmanager.history.sources.kafka_settings import java_settings, librdkafka_settings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 RECORDS_PER_TASK = 100_000
 LONGEST_TOPIC_NAME = 249
 ANSWER_TIMEOUT_S = 30.0
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What Kafka before 2.8 says: 16 zeros in base 64."""
 
 
 class KafkaSource(msgspec.Struct, frozen=True):
@@ -43,16 +49,48 @@ class KafkaSource(msgspec.Struct, frozen=True):
     def available(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of `names` that are topics now. Raises Invalid where Kafka does not answer."""
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
 
-        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": self.bootstrap, "log_level": 2}
-        settings |= librdkafka_settings(self.options)
         try:
-            there = AdminClient(settings).list_topics(timeout=ANSWER_TIMEOUT_S).topics
+            there = self._admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
         except KafkaException as error:
             why = error.args[0].str()
             raise Invalid(f"no answer from Kafka at {self.bootstrap}: {why}; correct the address or `kafka`") from error
         return tuple(name for name in names if self.prefix + name in there)
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """The ids of those of `names` that are topics now; one that was created again has another id.
+
+        Kafka before 2.8 has none. Raises Unavailable where Kafka does not answer.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        wanted = {self.prefix + name: name for name in names}
+        absent = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        ids: dict[str, str] = {}
+        described = self._admin().describe_topics(TopicCollection(list(wanted)), request_timeout=ANSWER_TIMEOUT_S)
+        for topic, answer in described.items():
+            try:
+                found = str(answer.result().topic_id)
+            except KafkaException as error:
+                if error.args[0].code() in absent:
+                    continue
+                why = error.args[0].str()
+                where = f"Kafka at {self.bootstrap}"
+                raise Unavailable(f"no answer about {topic} from {where}: {why}; start the job again") from error
+            if found != _NO_ID:
+                ids[wanted[topic]] = found
+        return ids
+
+    def file_id(self) -> tuple[int, int] | None:
+        """None: there is no file."""
+        return None
+
+    def left(self, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int]]:  # noqa: ARG002
+        """Nothing: topics on Kafka have ids."""
+        return {}
+
+    def _admin(self) -> AdminClient:
+        return _admin_client(self.bootstrap, tuple(sorted(librdkafka_settings(self.options).items())))
 
     def read(self, spark: SparkSession, names: Iterable[str]) -> DataFrame:
         """All that those topics hold now, as RAW."""
@@ -85,3 +123,11 @@ class KafkaSource(msgspec.Struct, frozen=True):
         name = f.substring("topic", len(self.prefix) + 1, LONGEST_TOPIC_NAME).alias("topic")
         rows = records.withColumnRenamed("timestamp", "appended_at")
         return rows.select(name, *(f.col(column) for column in RAW.names if column != "topic"))
+
+
+@lru_cache(maxsize=4)
+def _admin_client(bootstrap: str, settings: tuple[tuple[str, str], ...]) -> AdminClient:
+    """One for all checks of a run: to connect takes longer than to ask."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **dict(settings)})

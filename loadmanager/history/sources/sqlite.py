@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Invalid
 from loadmanager.history.schemas import RAW
-from loadmanager.history.sources.sqlite_reading import Reading, StreamReading
+from loadmanager.history.sources.sqlite_reading import Reading, StreamReading, last_left
 from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile
 from statechannel.adapters.sqlite.log_file import opened, stored_topic
 
@@ -46,6 +46,29 @@ class SqliteSource(msgspec.Struct, frozen=True):
         try:
             with opened(self.path) as db:
                 return tuple(name for name in names if stored_topic(db, name) is not None)
+        except (FileUnavailable, ForeignFile) as error:
+            raise Invalid(str(error)) from error
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:  # noqa: ARG002
+        """Nothing: topics in a file have no ids. `left` tells logs apart."""
+        return {}
+
+    def file_id(self) -> tuple[int, int] | None:
+        """What the path leads to: another file has another id. None where there is none: nothing is read then."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def left(self, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The last record that is left at or below each of these offsets, by topic and partition.
+
+        Its offset, and when the log took it, in microseconds since 1970. Raises Invalid for a log that ends before such
+        an offset, or whose file cannot be read.
+        """
+        try:
+            return dict(last_left(self.path, places)) if places and self.file_id() else {}
         except (FileUnavailable, ForeignFile) as error:
             raise Invalid(str(error)) from error
 

@@ -22,6 +22,9 @@ from statechannel.adapters.sqlite.log_queries import begins, ends
 STRETCH_OFFSETS = 50_000
 STRETCHES = 64
 """The most stretches of a partition's part of a batch: a compacted topic has few entries in many offsets."""
+LEFT_NEAR = 10_000
+"""So many offsets are searched for the last record that is left, before all of them are."""
+
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 << 20
 
@@ -116,6 +119,27 @@ def _extents_of(db: Connection, name: str) -> Iterator[tuple[tuple[str, int], Ex
     if topic is not None:
         for partition, (begin, end) in enumerate(zip(begins(db, topic), ends(db, topic), strict=True)):
             yield (name, partition), Extent(begin, end)
+
+
+def last_left(path: Path, places: Mapping[tuple[str, int], int]) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
+    """The last record that is left at or below each offset: its offset, and when the log took it (microseconds).
+
+    Raises ForeignFile where the log ends before such an offset.
+    """
+    found = extents(path, sorted({topic for topic, _ in places}))
+    with opened(path) as db:
+        for (name, partition), offset in places.items():
+            topic, extent = stored_topic(db, name), found.get((name, partition), Extent(0, 0))
+            if topic is None or extent.end <= offset:
+                raise ForeignFile(
+                    f"{path}: {name}/{partition} ends at offset {extent.end}, and offset {offset} was read already: it "
+                    "is another log than this lake is of; give that one back, or ingest this one into a lake of its own"
+                )
+            for width in (1, LEFT_NEAR, offset + 1):  # a compacted topic has holes
+                if there := list(runs(db, topic, partition, max(0, offset + 1 - width), offset + 1)):
+                    last = there[-1]
+                    yield (name, partition), (last.first + len(last.payloads) - 1, last.appended_ms * 1000)
+                    break
 
 
 def next_position(path: Path, position: Offsets, found: Mapping[tuple[str, int], Extent], bound: int) -> Offsets:

@@ -1,0 +1,98 @@
+"""Whether the source still has the log that the lake's records are of, and not another one under the same names.
+
+Offsets of a topic that was deleted and created again begin at 0: its records would be taken for those that the lake
+has, and the later ones put behind the old ones. Two things tell the logs apart:
+
+* Kafka gives each topic an id. The first one that is seen of a topic is kept with the lake, before its first record:
+in `progress`, as a row of the stage `LOG`. So a run that is killed after its first record leaves no record of an
+unknown topic, and releases that do not know the stage leave the rows alone.
+* The embedded log's file has no ids. There the last record that is left below the lake's position must have the time
+that bronze has of it, if bronze still has that record. During a run the path must lead to the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.errors import Invalid
+from loadmanager.history.ingest.progress import LOG, WRITER, Reached
+from loadmanager.history.lake import Lake, Once
+from loadmanager.history.schemas import PROGRESS
+from loadmanager.history.sources import TOPICS, Source
+
+INSTEAD = "Offsets of another log begin anew, and cannot follow these: ingest it into a lake of its own (--lake)"
+
+
+class Logs:
+    """What a run compares its source with. Ids that are new are kept in the lake, also in one of an older release."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._file = source.file_id()
+        self._ids: dict[str, str] | None = None
+
+    def check(self, lake: Lake, at: Reached) -> None:
+        """Raises Invalid where the source has another log than the lake, which is at `at`; Unavailable.
+
+        A topic that does not exist now has no records that could be mistaken.
+        """
+        if self._file != self._source.file_id():
+            raise Invalid("the log's file was replaced by another one while it was read: give it back, and start again")
+        now = self._source.topic_ids(TOPICS)
+        if self._ids is None:
+            self._ids = _ids(lake)
+            _check_left(lake, self._source, at)
+        if new := {topic: each for topic, each in now.items() if self._ids.get(topic) != each}:
+            for topic in new.keys() & self._ids.keys():
+                _refuse_other(lake, at, topic, self._ids[topic], new[topic])
+            _keep(lake, new)
+            self._ids |= new
+
+
+def _ids(lake: Lake) -> dict[str, str]:
+    rows = lake.table("progress").where(f.col("stage") == LOG).groupBy("topic")
+    return {row["topic"]: row["id"] for row in rows.agg(f.max_by("log_id", "batch").alias("id")).collect()}
+
+
+def _keep(lake: Lake, ids: Mapping[str, str]) -> None:
+    last = lake.table("progress").agg(f.max("batch")).collect()[0][0]  # of any stage: they all grow
+    number = 0 if last is None else last + 1
+    values = [(LOG, number, topic, -1, 0, 0, None, log_id) for topic, log_id in ids.items()]
+    lake.append("progress", lake.spark.createDataFrame(values, PROGRESS), Once(f"{WRITER}/{LOG}", number))
+
+
+def _refuse_other(lake: Lake, at: Reached, topic: str, was: str, now: str) -> None:
+    """Nothing is wrong with a topic whose former one gave the lake no record."""
+    if any(name == topic for name, _ in at.next_offsets) or not _of(lake, topic).isEmpty():
+        raise Invalid(
+            f"topic {topic} was deleted and created again: its id is {now}, and this lake has records of {was}. "
+            f"{INSTEAD}"
+        )
+
+
+def _of(lake: Lake, topic: str) -> DataFrame:
+    return lake.table("bronze").where(f.col("topic") == topic)
+
+
+def _check_left(lake: Lake, source: Source, at: Reached) -> None:
+    left = source.left({key: offset - 1 for key, offset in at.next_offsets.items() if offset > 0})
+    if left:
+        rows = [(*key, *place) for key, place in left.items()]
+        places = lake.spark.createDataFrame(rows, "topic string, partition int, offset long, us long")
+        refuse_other_records(lake, places.withColumn("appended_at", f.timestamp_micros("us")))
+
+
+def refuse_other_records(lake: Lake, known: DataFrame) -> None:
+    """Raises Invalid where bronze has other records than `known` (topic, partition, offset, `appended_at`)."""
+    there = lake.table("bronze").select("topic", "partition", "offset", "appended_at")
+    sought = known.select("topic", "partition", "offset", f.col("appended_at").alias("now"))
+    other = there.join(f.broadcast(sought), ["topic", "partition", "offset"])
+    found = other.where(f.col("appended_at") != f.col("now")).first()
+    if found is not None:
+        raise Invalid(
+            f"{found['topic']}/{found['partition']} has another record at offset {found['offset']} than this lake: the "
+            f"topic was created again. {INSTEAD}"
+        )
