@@ -195,7 +195,7 @@ class Router:
 
 def _told(trouble: BaseException | None) -> str:
     if trouble is None:
-        return "nothing went wrong"
+        return "the first attempt was still under way"
     said_by = trouble.said_by if isinstance(trouble, Error) else ""
     return f"{said_by} said: {trouble}" if said_by else str(trouble) or type(trouble).__name__
 
