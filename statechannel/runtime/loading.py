@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
+
+import msgspec
 
 from statechannel.errors import BadSnapshot, CorruptRecord, NewerRecord, Trimmed
 from statechannel.law import codec
@@ -17,6 +20,7 @@ from statechannel.law.record import Action
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
+from statechannel.runtime.racing import all_or_first_failure
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +31,14 @@ ATTEMPTS = 5
 """More than one, because the log may be trimmed behind a newer snapshot while we read the older ones."""
 
 Restored = tuple[SnapshotInfo | None, list[str]]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The snapshots of a partition, and where its log began and ended after they were read."""
+
+    snapshots: SnapshotsReader
+    begin: int
+    end: int
 
 
 class Loading:
@@ -47,23 +59,29 @@ class Loading:
                 "was replaced; restore both from one backup"
             )
 
-    async def read(self, partition: int) -> SnapshotsReader:
-        """All snapshots of a partition. Raises LogUnavailable, NewerRecord."""
-        return await read_snapshots(self._log, self._snapshots_topic, partition)
+    async def find(self, partitions: Sequence[int]) -> dict[int, Found]:
+        """What the log has of these partitions, read side by side. Raises LogUnavailable, NewerRecord."""
+        read = dict[int, SnapshotsReader]()
 
-    async def load(self, partition: int, snapshots: SnapshotsReader | None = None) -> SnapshotInfo | None:
+        async def read_one(partition: int) -> None:
+            read[partition] = await read_snapshots(self._log, self._snapshots_topic, partition)
+
+        await all_or_first_failure(read_one(partition) for partition in partitions)
+        begins, ends = await self._log.begins(self._topic), await self._log.ends(self._topic)
+        return {partition: Found(read[partition], begins[partition], ends[partition]) for partition in partitions}
+
+    async def load(self, partition: int, found: Found | None = None) -> SnapshotInfo | None:
         """Restore the newest usable snapshot that covers more than the table; None if the log alone suffices.
 
-        `snapshots` are those of the partition, if they were read just now. Raises LogUnavailable, NewerRecord, or
-        BadSnapshot: neither a snapshot nor the log has what the table lacks, or the snapshots are of another log.
+        `found` is what `find` has found just now. Raises LogUnavailable, NewerRecord, or BadSnapshot: neither a
+        snapshot nor the log has what the table lacks, or the snapshots are of another log.
         """
         begin, problems = 0, list[str]()
         for _ in range(ATTEMPTS):
-            reader, snapshots = snapshots or await self.read(partition), None
-            begin = (await self._log.begins(self._topic))[partition]
+            present, found = found or (await self.find((partition,)))[partition], None
+            reader, begin = present.snapshots, present.begin
             if reader.index is not None:
-                end = (await self._log.ends(self._topic))[partition]
-                self._check_index(partition, reader.index, end)
+                self._check_index(partition, reader.index, present.end)
                 if partition == 0 and begin == 0 and self._table.next_offset(0) == 0:
                     await self._check_beginning(reader.index.cluster_identity)
             info, problems = await self._restore_newest(partition, reader, begin)

@@ -26,13 +26,12 @@ from statechannel.errors import (
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import ClusterIdentity
-from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader
+from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import Log, LogEntry, TopicSpec
 from statechannel.runtime.channel import Applied, ChannelCore
-from statechannel.runtime.loading import Loading
-from statechannel.runtime.racing import all_or_first_failure
+from statechannel.runtime.loading import Found, Loading
 from statechannel.runtime.turnstile import Turnstile
 
 _log = logging.getLogger(__name__)
@@ -124,19 +123,14 @@ class Replica:
     async def _load_some(self, partitions: Sequence[int]) -> None:
         """Read the snapshots of some partitions side by side, since each waits for the log, then load them."""
         assert self._loading is not None, "open() comes first"
-        loading, found = self._loading, dict[int, SnapshotsReader]()
-
-        async def read(partition: int) -> None:
-            found[partition] = await loading.read(partition)
-
-        await all_or_first_failure(read(partition) for partition in partitions)
+        found = await self._loading.find(partitions)
         for partition in partitions:
             await self._load(partition, found.pop(partition))
             self._check_retired(partition)
 
-    async def _load(self, partition: int, snapshots: SnapshotsReader | None = None) -> bool:
+    async def _load(self, partition: int, found: Found | None = None) -> bool:
         assert self._loading is not None, "open() comes first"
-        info = await self._loading.load(partition, snapshots)
+        info = await self._loading.load(partition, found)
         self.loaded[partition] = info or self.loaded[partition]
         return info is not None
 
