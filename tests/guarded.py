@@ -35,6 +35,9 @@ GUARDED = {
 FOLDERS = {"kubernetes": ("helm", "stack/kubernetes"), "sidecar": ("examples/sidecar",)}
 """Further folders. What the chart promises of a cluster is tried when the chart changes: the programs for it take
 eleven minutes to build on a new machine."""
+JOBS = "loadmanager_api.cli.load_history"
+WITHOUT_JOBS = frozenset({"integration", "pulsar", "observability", "clients", "fuzz"})
+"""No test under these names runs a command of `loadmanager history`, so they don't guard what only those import."""
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
 CHOICES = ("none", "changed", "only", "all")
@@ -86,7 +89,7 @@ def files_of(name: str) -> list[Path]:
     folders = [ROOT / "tests" / name, ROOT / name, *(ROOT / each for each in FOLDERS.get(name, ()))]
     if package is None:
         return _files_in(folders)
-    imported = _graph().find_upstream_modules(package, as_package=True)
+    imported = _graph(jobs=name not in WITHOUT_JOBS).find_upstream_modules(package, as_package=True)
     places = [_place(each) for each in imported]
     modules = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
     return [*modules, *_files_in([_place(package), *folders]), ROOT / "requirements" / "dev.lock"]
@@ -98,9 +101,16 @@ def _files_in(folders: Iterable[Path]) -> list[Path]:
 
 
 @cache
-def _graph() -> grimp.ImportGraph:
+def _graph(*, jobs: bool) -> grimp.ImportGraph:
     packages = ("loadmanager", "statechannel", "loadmanager_api")
-    return grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
+    for package in graph.find_modules_that_directly_import("loadmanager.on_demand") - {"loadmanager"}:
+        for module in graph.find_children(package):  # a package that imports them when their names are used
+            graph.add_import(importer=package, imported=module)
+    if not jobs:
+        for module in {JOBS, *graph.find_descendants(JOBS)}:
+            graph.remove_module(module)
+    return graph
 
 
 def _place(module: str) -> Path:

@@ -94,9 +94,12 @@ def test_laid_out_routes_leave_nothing_of_it_to_the_first_request(endpoints_read
 async def test_routes_are_loaded_without_a_request_once_the_broker_is_ready(
     node: Node, listening: socket.socket
 ) -> None:
-    loaded = asyncio.Event()
-    told = partial(asyncio.get_running_loop().call_soon_threadsafe, loaded.set)
-    async with opened(partial(attach, loaded=told), node, listening):
+    loop, loaded = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(loaded.set)
+
+    async with opened(partial(attach, loaded=tell), node, listening):
         assert application.routes_of_all().middleware_stack is None
         node.ready.set()
         await loaded.wait()

@@ -113,7 +113,7 @@ def test_a_lake_of_an_older_release_learns_the_id_and_goes_on(spark, lake, sourc
 
 
 def test_offsets_that_go_back_behind_spark_are_refused_and_others_skipped(spark, lake, tmp_path):
-    log = {PLACE: reports(12)}
+    log: material.Log = {PLACE: reports(12)}
 
     def run(*passed: tuple[str, int]) -> Batches:
         plan = Plan(SqliteSource(tmp_path / "none.db"), material.PARTITIONS, NEVER)

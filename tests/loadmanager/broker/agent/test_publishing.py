@@ -28,7 +28,7 @@ class Publishing:
         self.hand = hand
         self.publisher = Publisher(A, hand.channel, lambda: False, self.notes.append, vacated, tasks.create_task)
 
-    async def all_owned(self, count: int) -> list[Bundle]:
+    async def all_owned(self, count: int) -> tuple[Bundle, ...]:
         """So many bundles that a may say something of."""
         bundles = await self.hand.create(count)
         for bundle in bundles:
