@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
 import uvloop
@@ -25,16 +25,16 @@ from statechannel.runtime.service import Channel, ChannelSettings
 
 BUNDLES = 1_000
 TIMES = 5
+MOVER = BrokerId("mover.example:6650", 1)
 NAMESPACES = [f"bench/year-{number}" for number in range(50)]
 BUNDLES_EACH = 200
 OF_A_YEAR = 160_000
 """Records: each bundle changes its owner four times."""
 
-AFTER_SNAPSHOTS = 0.95
+AFTER_SNAPSHOTS = 0.96
 """The records after the snapshots, of those that make new ones due."""
 
-RECORDS_A_ROUND = 4
-MOVER = BrokerId("mover.example:6650", 1)
+STEPS = ((Action.OWN, MOVER), (Action.RETURN, None), (Action.UNLOAD, None), (Action.RELEASE, None))
 
 
 def run(kind: str) -> None:
@@ -56,14 +56,12 @@ def _after_a_year(kind: str, where: Carrier) -> None:
         for namespace in NAMESPACES:
             create_namespace(brokers[0], namespace, BUNDLES_EACH)
         brokers[0].end()
-    rounds = OF_A_YEAR // (len(NAMESPACES) * BUNDLES_EACH * RECORDS_A_ROUND)
-    uvloop.run(_move(where, rounds, NAMESPACES))
+    uvloop.run(_moved(where, _a_year))
     with cluster(where, 1) as brokers:
         emit("broker", f"start to ready with {OF_A_YEAR:,} records, no snapshot, {kind}", brokers[0].ready_s, "s")
         await_true(lambda: _behind(brokers[0]) < 1_000, START_S, "snapshots are written")
         brokers[0].end()
-    left = int(Settings().snapshot_records * AFTER_SNAPSHOTS) // (BUNDLES_EACH * RECORDS_A_ROUND)
-    uvloop.run(_move(where, 1, NAMESPACES[:left]))
+    uvloop.run(_moved(where, _after_snapshots))
     with cluster(where, 1) as brokers:
         records = _behind(brokers[0])
         ready_s, resident_mib = _joins(where)
@@ -95,8 +93,8 @@ def _behind(broker: BrokerProcess) -> int:
     return sum(each["next_offset"] if each["since_snapshot"] is None else each["since_snapshot"] for each in partitions)
 
 
-async def _move(where: Carrier, rounds: int, namespaces: Sequence[str]) -> None:
-    """Give each bundle an owner and take it back, one record for each step, while no broker runs."""
+async def _moved(where: Carrier, moving: Callable[[Channel], Awaitable[None]]) -> None:
+    """Move bundles while no broker runs."""
     log = wiring.open_log(Settings(log=where.log, development=True))
     await log.start(30)
     channel = Channel(log, ChannelSettings(), nonce="bench", wall_ms=lambda: time.time_ns() // 1_000_000)
@@ -104,13 +102,28 @@ async def _move(where: Carrier, rounds: int, namespaces: Sequence[str]) -> None:
     try:
         async with channel.running():
             await channel.catch_up(START_S)
-            for _ in range(rounds):
-                for namespace in namespaces:
-                    await _round(channel, tile(namespace, even_boundaries(BUNDLES_EACH)))
+            await moving(channel)
     finally:
         await log.close()
 
 
-async def _round(channel: Channel, bundles: Sequence[Bundle]) -> None:
-    for action, to in ((Action.OWN, MOVER), (Action.RETURN, None), (Action.UNLOAD, None), (Action.RELEASE, None)):
+async def _a_year(channel: Channel) -> None:
+    for _ in range(OF_A_YEAR // (len(NAMESPACES) * BUNDLES_EACH * len(STEPS))):
+        for namespace in NAMESPACES:
+            await _move(channel, tile(namespace, even_boundaries(BUNDLES_EACH)))
+
+
+async def _after_snapshots(channel: Channel) -> None:
+    """As many records in each partition as it may have, nearly."""
+    namespaces = {channel.table.partition_of(namespace): namespace for namespace in NAMESPACES}
+    moves = int(Settings().snapshot_records * AFTER_SNAPSHOTS) // channel.table.partitions // len(STEPS)
+    for namespace in namespaces.values():
+        bundles = tile(namespace, even_boundaries(BUNDLES_EACH))
+        for begin in range(0, moves, len(bundles)):
+            await _move(channel, bundles[: moves - begin])
+
+
+async def _move(channel: Channel, bundles: Sequence[Bundle]) -> None:
+    """Give each bundle an owner and take it back, one record for each step."""
+    for action, to in STEPS:
         await asyncio.gather(*(step(channel, (bundle,), action, to, MOVER) for bundle in bundles))
