@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 
 from loadmanager.broker.node import Node
 
@@ -94,11 +95,16 @@ class Watchdog:
             bitten = still_s >= self._timeout_s
 
     def _bite(self, still_s: float) -> None:
-        """End the session first: the rest may wait for something that the loop holds, such as a lock of the logger."""
+        """End the session first: the rest may wait for something that the loop holds, such as a lock of the logger.
+
+        Only the places are noted before, since the loop may go on as soon as the session has ended.
+        """
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        places = list(islice(traceback.walk_stack(frame), FRAMES_SHOWN)) if frame is not None else []
         self._abandon()
         since_s = self._clock_s() - still_s
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        stack = traceback.extract_stack(frame, FRAMES_SHOWN) if frame else traceback.StackSummary()
+        stack = traceback.StackSummary.extract(iter(places))
+        stack.reverse()
         held = _shown(stack[-1]) if stack else "something unknown"
         with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._wake, since_s, held)

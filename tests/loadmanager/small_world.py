@@ -265,9 +265,9 @@ class Nodes:
         return started
 
     def leader(self) -> Started | None:
-        return next(
-            (s for s in self.by_name.values() if not s.process.dead and s.node.current.leader.leading is not None), None
-        )
+        begun = (s for s in self.by_name.values() if not s.process.dead and s.node is not _LATER)
+        acting = (s for s in begun if s.node.incarnation is not None)
+        return next((s for s in acting if s.node.current.leader.leading is not None), None)
 
     async def own_all(self, bundles: int, by: Started, namespace: str = NAMESPACE) -> list[Bundle]:
         """Create a namespace and give all of it to one broker."""

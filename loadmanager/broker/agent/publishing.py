@@ -23,11 +23,14 @@ REPUBLISH_S = 0.2
 TOGETHER = frozenset({Action.RETURN, Action.READY, Action.RELEASE})
 """Actions that one record may say of many bundles."""
 
+Gathered = tuple[Publish, asyncio.Future[Verdict]]
+"""What is to be said of a bundle, and who waits for the verdict."""
+
 
 class Publisher:
     """Writes for one incarnation, until `over()`; a `release` only once `vacated` says that the service has stopped.
 
-    `spawn` runs work until the incarnation has ended, as it does the calls of `publish`.
+    `spawn` runs work until the incarnation has ended, as it does the calls of `publish`; None: it ends already.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Publisher:
         self._over = over
         self._note = note
         self._publishing: set[tuple[Bundle, int]] = set()
-        self._gathered: dict[tuple[Action, int], list[tuple[Publish, asyncio.Future[Verdict]]]] = {}
+        self._gathered: dict[tuple[Action, int], list[Gathered]] = {}
         """What goes into one record at the end of this turn, by action and partition."""
 
     def is_at(self, bundle: Bundle, seen: int) -> bool:
@@ -93,9 +96,11 @@ class Publisher:
     def _send(self, key: tuple[Action, int]) -> None:
         gathered = self._gathered.pop(key)
         for begin in range(0, len(gathered), BUNDLES_A_RECORD):
-            self._spawn(self._send_some(gathered[begin : begin + BUNDLES_A_RECORD]))
+            some = gathered[begin : begin + BUNDLES_A_RECORD]
+            if self._spawn(self._send_some(some)) is None:
+                _settle(some, Unknown("", "this incarnation ends"))
 
-    async def _send_some(self, some: Sequence[tuple[Publish, asyncio.Future[Verdict]]]) -> None:
+    async def _send_some(self, some: Sequence[Gathered]) -> None:
         wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nobody waits any more
         if not wanted:
             return
@@ -104,13 +109,7 @@ class Publisher:
             found = await self._channel.publish(self._record([effect for effect, _ in wanted]))
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
             found = error
-        for _, verdict in wanted:
-            if verdict.done():
-                continue
-            if isinstance(found, Exception):
-                verdict.set_exception(found)
-            else:
-                verdict.set_result(found)
+        _settle(wanted, found)
 
     def _record(self, effects: Sequence[Publish]) -> Record:
         """The record of one effect, or of several that differ only in their bundles."""
@@ -127,3 +126,13 @@ class Publisher:
     def _is_present(self, effect: Publish) -> bool:
         entry = self._channel.table.get(effect.bundle)
         return entry is not None and entry.revision == effect.seen
+
+
+def _settle(some: Sequence[Gathered], found: Verdict | Exception) -> None:
+    for _, verdict in some:
+        if verdict.done():
+            continue
+        if isinstance(found, Exception):
+            verdict.set_exception(found)
+        else:
+            verdict.set_result(found)

@@ -284,7 +284,8 @@ class Noting(Turnstile):
 @virtually
 async def test_whoever_takes_milliseconds_passes_the_turnstile_of_the_replica(world: World):
     nodes = Nodes(world)
-    a, b = await nodes.ready("a:1", "b:1")
+    (a,) = await nodes.ready("a:1")  # it leads
+    (b,) = await nodes.ready("b:1")
     replica = a.node.channel.replica
     steps = replica.steps = Noting()
     operations, lookup = a.node.current.operations, a.node.current.lookup

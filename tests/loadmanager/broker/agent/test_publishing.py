@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from loadmanager.broker.agent.effects import Publish
 from loadmanager.broker.agent.publishing import Publisher
@@ -26,7 +28,15 @@ class Publishing:
         self.notes: list[str] = []
         self._tasks = tasks
         self.hand = hand
-        self.publisher = Publisher(A, hand.channel, lambda: False, self.notes.append, vacated, tasks.create_task)
+        self.over = False
+        self.publisher = Publisher(A, hand.channel, lambda: self.over, self.notes.append, vacated, self.spawn)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """As an agent does it."""
+        if not self.over:
+            return self._tasks.create_task(work)
+        work.close()
+        return None
 
     async def all_owned(self, count: int) -> tuple[Bundle, ...]:
         """So many bundles that a may say something of."""
@@ -85,3 +95,15 @@ async def test_what_nobody_waits_for_any_more_is_not_written(world: World):
         await asyncio.wait([staying, leaving])
         assert one.hand.entry(kept).state is State.ASSIGNED
         assert one.hand.entry(dropped).state is State.ASSIGNING
+
+
+@virtually
+async def test_nobody_waits_for_what_an_ending_incarnation_did_not_write(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        (bundle,) = await one.all_owned(1)
+        waiting = one.publish(bundle, Action.RETURN)
+        await asyncio.sleep(0)  # it is gathered
+        one.over = True
+        await asyncio.wait_for(waiting, 5)
+        assert one.hand.entry(bundle).state is State.ASSIGNING
