@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 
 import msgspec
 from starlette.types import ASGIApp
@@ -33,6 +34,10 @@ from loadmanager_api.listener import RESERVED_CONNECTIONS, Listener
 from loadmanager_api.lookup_protocol import LookupConnection
 
 CLOSE_TIMEOUT_S = 3.0
+
+for _needed in ("fastapi", "jwt"):  # imported when a route first needs them; a missing one is told at the start
+    if find_spec(_needed) is None:
+        raise ModuleNotFoundError(f"No module named {_needed!r}", name=_needed)
 
 
 class NotLoopback(ValueError):

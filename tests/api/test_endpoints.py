@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -205,3 +207,20 @@ async def test_a_second_cancellation_while_closing_skips_no_step(
     await cancelled_twice(endpoint, node, listening, step)
     assert done == ["the listener is closed"]
     assert listening.fileno() == -1
+
+
+@pytest.mark.parametrize("package", ["fastapi", "jwt"])
+def test_a_package_that_is_loaded_late_is_missed_at_the_start(package: str):
+    script = f"""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == {package!r} else found(name, *rest)
+from loadmanager.embedding.endpoints import installed_endpoint
+from loadmanager.errors import MissingExtra
+try:
+    installed_endpoint()
+except MissingExtra as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert f"needs the package {package}, which is not installed" in told

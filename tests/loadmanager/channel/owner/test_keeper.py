@@ -144,6 +144,18 @@ async def test_nothing_is_written_as_long_as_nothing_is_due(world: World):
 
 
 @virtually
+async def test_few_large_records_make_a_snapshot_due_as_many_small_ones_do(world: World):
+    settings = changed(PROMPT, schedule=ScheduleSettings(100, HOUR_S), retention_s=10 * HOUR_S)
+    async with owner(world, "a:1", settings) as a:
+        await a.keeper.open()
+        await a.hand.create(8)
+        assert await a.keeper.attend() is None
+        await a.hand.create(5_000, "shop/large")
+        assert await a.keeper.attend() is not None
+        assert await a.keeper.attend() is None
+
+
+@virtually
 async def test_a_clock_that_was_ahead_does_not_put_off_the_next_snapshot_for_long(world: World):
     async with owner(world, "a:1", changed(PROMPT, schedule=ScheduleSettings(100, HOUR_S), retention_s=60.0)) as a:
         await a.keeper.open()
