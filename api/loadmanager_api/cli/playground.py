@@ -35,7 +35,7 @@ COLUMNS = (
         "worst",
         "std",
         "moved %",
-        "÷ bound",
+        "÷ certificate",
         "moves",
         "returns",
         "rounds to balance",
@@ -97,6 +97,25 @@ class Names(ParamType[list[str]]):
 @click.option(
     "--top", metavar="N", type=click.IntRange(1), help="Number of bundles that a broker reports.  [default: all]"
 )
+@click.option(
+    "--delay", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Rounds that a move takes."
+)
+@click.option(
+    "--stale",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Most rounds by which a report lags.",
+)
+@click.option(
+    "--noise",
+    metavar="X",
+    type=click.FloatRange(0.0, 2.0),
+    default=0.0,
+    show_default=True,
+    help="How wrongly a broker divides its load among its bundles: 0.2 is a fifth.",
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="A CSV file of time,key,rate, as a workload.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for pictures of the first seed.")
 @click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable.")
@@ -111,19 +130,23 @@ def playground(
     bundles: int,
     rounds: int,
     top: int | None,
+    delay: int,
+    stale: int,
+    noise: float,
     trace: Path | None,
     out: Path | None,
     more: tuple[str, ...],
 ) -> None:
     """Compare balancing strategies on loads: how even they keep a cluster, and how much they move for it.
 
-    The strategies are those that run in a cluster. "÷ bound" is the load that was moved, divided by the load that had
-    to move for the same outcome. The command touches nothing outside its process.
+    The strategies are those that run in a cluster. "÷ certificate" is the load that a strategy moved, divided by the
+    load that it proves to have had to move. The command touches nothing outside its process.
     """
     if bundles < brokers:
         raise click.UsageError(f"--bundles {bundles}: give at least one for each of {brokers} brokers")
     chosen = STRATEGIES.names() if strategies == [ALL] else strategies
-    size, conditions = Size(brokers, bundles, rounds), Conditions(top_bundles=top)
+    size = Size(brokers, bundles, rounds)
+    conditions = Conditions(delay_rounds=delay, stale_rounds=stale, top_bundles=top, noise=noise)
     settings = settings_of({}, more)
     try:
         playing = games(
@@ -159,10 +182,20 @@ def _print(remote: Remote, rows: Sequence[Summary]) -> None:
 def _row(each: Summary) -> tuple[object, ...]:
     return (
         *(each.workload, each.strategy, f"{each.max_over_mean:.2f}", f"{each.max_over_mean_worst:.2f}"),
-        *(f"{each.std:.3f}", f"{each.moved_percent:.1f}", f"{each.ratio:.2f}", f"{each.moves:.0f}", each.returns),
+        *(
+            f"{each.std:.3f}",
+            f"{each.moved_percent:.1f}",
+            _ratio(each.certificate_ratio),
+            f"{each.moves:.0f}",
+            each.returns,
+        ),
         *(f"{each.rounds_to_balance:.1f}", f"{each.above_tolerance_percent:.1f}", f"{each.overloaded_broker_s:.0f}"),
         *(f"{each.gap_s:.1f}", f"{each.ends_within} of {each.seeds}"),
     )
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "-"
 
 
 def _number(value: Any) -> Any:

@@ -18,7 +18,6 @@ from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.broker import explain_broker
 from loadmanager.decisions.explaining.bundle import explain_bundle
 from loadmanager.decisions.explaining.deciding_again import Again, decide, decide_again
-from loadmanager.decisions.explaining.judgement import PLAN
 from loadmanager.decisions.explaining.reading import ChannelReader
 from loadmanager.decisions.explaining.situation import Situation, situation_of
 from loadmanager.decisions.explaining.what_if import Edits, Preview, WhatIf, preview, what_if
@@ -158,7 +157,7 @@ class Explainer:
 
         The memory is reproduced from the last round.
         """
-        if now.strategy == PLAN or now.memory != NOTHING_KEPT:
+        if now.memory != NOTHING_KEPT:
             return now
         found = await self.decisions.at(2**53)
         if found is None or found.record.strategy != now.strategy or found.record.model is None:

@@ -5,18 +5,21 @@ A situation comes from a decision record, of any past moment, or from what a lea
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.decisions.memory import NOTHING_KEPT, Memory
+from loadmanager.decisions.errors import BadDecision
+from loadmanager.decisions.memory import NOTHING_KEPT, Memory, given_memory
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.model.cluster import Brokers, ClusterModel
 from loadmanager.model.load.usage import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from statechannel.law.bundle import Bundle
 
@@ -50,8 +53,13 @@ class Situation(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def draft(self) -> Draft | None:
-        """The plan's view of the model; hard rules are judged by it, whatever the strategy."""
-        return None if self.model is None else Draft(self.model, self.settings)
+        """The plan's view of the model, with its memory; hard rules are judged by it, whatever the strategy."""
+        if self.model is None:
+            return None
+        memory: object = None
+        with suppress(BadDecision):  # without it the plan keeps no margins
+            memory = given_memory(self.memory, Plan())
+        return Draft(self.model, self.settings, memory)
 
     @cached_property
     def rows(self) -> dict[Bundle, int]:

@@ -45,9 +45,9 @@ class Summary(msgspec.Struct, frozen=True):
     moved_percent: float
     moved_percent_p99: float
     moved_percent_worst: float
-    ratio: float
-    """Load moved / load that had to move, both summed over the seeds."""
-    ratio_worst: float
+    certificate_ratio: float
+    """Load moved / its proven bound by the strategy's own certificates; NaN if it gives none."""
+    certificate_ratio_worst: float
     over_hindsight: float
     """Load moved / the least that anybody had to move, both summed over the seeds; NaN with several resources."""
     moves: float
@@ -120,7 +120,7 @@ def _summary(group: list[Measures]) -> Summary:
     def worst(name: str) -> float:
         return float(max(getattr(each, name) for each in group))
 
-    moved, bound = sum(each.moved for each in group), sum(each.bound for each in group)
+    moved = sum(each.moved for each in group)
     least = sum(each.hindsight for each in group)
     return Summary(
         workload=group[0].workload,
@@ -133,8 +133,8 @@ def _summary(group: list[Measures]) -> Summary:
         moved_percent=mean("moved_percent"),
         moved_percent_p99=p99("moved_percent"),
         moved_percent_worst=worst("moved_percent"),
-        ratio=over(moved, bound),
-        ratio_worst=worst("ratio"),
+        certificate_ratio=mean("certificate_ratio"),
+        certificate_ratio_worst=worst("certificate_ratio"),
         over_hindsight=over(moved, least),
         moves=mean("moves"),
         returns=sum(each.returns for each in group),

@@ -26,6 +26,9 @@ class Conditions(msgspec.Struct, frozen=True):
     """The probability that a broker's load is unknown in a round."""
     top_bundles: int | None = None
     """How many bundles a broker reports; None: all."""
+    noise: float = 0.0
+    """How wrongly a broker divides its load among its bundles: the standard deviation of the logarithm of each part,
+    drawn for each bundle and round. The broker's own load is right."""
 
 
 class View(msgspec.Struct, frozen=True, eq=False):
@@ -42,9 +45,11 @@ def observe(cluster: SimulatedCluster, settings: Settings, conditions: Condition
     rows = np.flatnonzero(scenario.present[at])
     model_row = np.full(scenario.brokers + 1, NOWHERE)
     model_row[rows] = np.arange(len(rows))
-    loads = _reported(cluster, conditions, rng)
+    lag = _lags(cluster, conditions, rng)
+    loads = _reported(cluster, lag)
     ids = cluster.broker_ids
     used = (summed(loads, cluster.place, scenario.brokers) + scenario.foreign[at])[rows]
+    loads = _attributed(loads, cluster.place, scenario.brokers, conditions.noise, rng)
     bundle_rows = _top(cluster, settings, conditions, loads)
     brokers = Brokers(
         ids=tuple(ids[row] for row in rows),
@@ -59,22 +64,38 @@ def observe(cluster: SimulatedCluster, settings: Settings, conditions: Condition
         throughput_bytes_s=used[:, BYTES_IN] + used[:, BYTES_OUT],
         domains=("",) * len(rows),
         versions=("",) * len(rows),
+        report_age_s=lag[rows] * scenario.interval_s,
     )
     bundles = _bundles(cluster, loads, bundle_rows, model_row)
     constraints = _constraints(cluster, settings, len(rows), bundle_rows)
     return View(ClusterModel(brokers, bundles, constraints, int(at * scenario.interval_s * 1000)), rows, bundle_rows)
 
 
-def _reported(cluster: SimulatedCluster, conditions: Conditions, rng: np.random.Generator) -> Floats:
+def _lags(cluster: SimulatedCluster, conditions: Conditions, rng: np.random.Generator) -> Ints:
+    """(n,): by how many rounds each broker's report lags."""
+    if not conditions.stale_rounds:
+        return np.zeros(cluster.scenario.brokers, np.int64)
+    return np.minimum(cluster.at, rng.integers(0, conditions.stale_rounds + 1, cluster.scenario.brokers))
+
+
+def _reported(cluster: SimulatedCluster, lag: Ints) -> Floats:
     loads = cluster.loads(cluster.place)
-    if conditions.stale_rounds:
+    if lag.any():
         scenario = cluster.scenario
-        lag = rng.integers(0, conditions.stale_rounds + 1, scenario.brokers)[cluster.place]
-        rounds = np.maximum(0, cluster.at - lag)
+        rounds = (cluster.at - lag)[cluster.place]
         then = scenario.activity[rounds, np.arange(len(rounds))]
         now = scenario.activity[cluster.at]
         loads = loads * np.divide(then, now, out=np.ones_like(now), where=now > 0)[:, None]
     return loads
+
+
+def _attributed(loads: Floats, owners: Ints, brokers: int, noise: float, rng: np.random.Generator) -> Floats:
+    """The loads as brokers divide them: each part is wrong, their sum is right."""
+    if not noise:
+        return loads
+    wrong = loads * rng.lognormal(0.0, noise, len(loads))[:, None]
+    true, told = summed(loads, owners, brokers), summed(wrong, owners, brokers)
+    return wrong * np.divide(true, told, out=np.ones_like(true), where=told > 0)[owners]
 
 
 def _top(cluster: SimulatedCluster, settings: Settings, conditions: Conditions, loads: Floats) -> Ints:

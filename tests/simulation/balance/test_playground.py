@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.comparing import games, over, summaries
+from loadmanager.strategies.playground.comparing import games, summaries
 from loadmanager.strategies.playground.pictures import draw
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager_api.cli.main import main
@@ -106,9 +106,10 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path):
 
 
 def test_seeds_are_summed_up_in_one_row():
-    played = [game.measures for game in games(["uniform"], ["zipf"], [1, 2, 3], Size(4, 60, 24), Settings())]
+    played = [game.measures for game in games(["plan"], ["zipf"], [1, 2, 3], Size(4, 60, 24), Settings())]
     [row] = summaries(played)
     assert row.seeds == 3
     assert row.moved_percent == pytest.approx(sum(each.moved_percent for each in played) / 3)
     assert row.max_over_mean_worst == max(each.max_over_mean_worst for each in played)
-    assert row.ratio == pytest.approx(over(sum(e.moved for e in played), sum(e.bound for e in played)))
+    assert row.certificate_ratio == pytest.approx(sum(each.certificate_ratio for each in played) / 3)
+    assert row.certificate_ratio_worst == max(each.certificate_ratio for each in played)

@@ -171,6 +171,25 @@ def test_reports_may_be_missing_and_may_be_late():
     assert (seen[4:] >= activity[4:] - 3 - 1e-9).all()
 
 
+def test_loads_may_be_divided_wrongly_but_their_sum_is_right():
+    strategy = still()
+    play(calm(), strategy, conditions=Conditions(noise=0.5), seed=1)
+    loads = np.array([model.bundles.load[:, CPU] for model in strategy.models])
+    used = np.array([model.brokers.used[:, CPU] for model in strategy.models])
+    true = calm().loads(0, calm().home)[:, CPU]
+    assert (np.abs(loads - true) > 0.05 * true).any(axis=1).all()
+    for model, each, whole in zip(strategy.models, loads, used, strict=True):
+        assert np.bincount(model.bundles.owner, each) == pytest.approx(whole)
+        assert whole == pytest.approx(used[0])
+
+
+def test_a_model_tells_how_old_its_reports_are():
+    strategy = still()
+    play(calm(), strategy, conditions=Conditions(stale_rounds=2), seed=1)
+    ages_s = {age for model in strategy.models[2:] for age in np.asarray(model.brokers.report_age_s).tolist()}
+    assert ages_s == {0.0, calm().interval_s, 2 * calm().interval_s}
+
+
 def pinned() -> Scenario:
     fixed = np.zeros(8, np.bool_)
     fixed[5] = True

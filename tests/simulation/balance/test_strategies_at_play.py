@@ -17,6 +17,7 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 SHORT = Size(brokers=6, bundles=90, rounds=40)
 BUILT_IN = ["plan", "transfer", "threshold", "uniform", "overload", "avg"]
+FIELD = Conditions(delay_rounds=1, stale_rounds=1, top_bundles=25, noise=0.2)
 HARD = Conditions(delay_rounds=2, stale_rounds=2, missing=0.1, top_bundles=8)
 
 
@@ -46,6 +47,14 @@ def test_the_default_strategy_gets_within_tolerance_and_moves_hardly_more_than_i
     figures = measure(play(make(workload, SHORT, 1), Settings().balancing_strategy), 1)
     assert figures.ends_within
     assert figures.ratio <= 1.05
+
+
+@pytest.mark.parametrize("workload", ["diurnal", "flash", "heavy", "steps", "unequal-big", "noisy", "big", "mixed"])
+def test_the_default_strategy_stays_within_tolerance_when_reports_and_moves_take_a_round(workload: str):
+    """Its margins do that: without its memory it is beyond tolerance in 20 to 50 % of the rounds of some of these."""
+    figures = measure(play(make(workload, Size(), 1), "plan", conditions=FIELD, seed=1), 1)
+    assert figures.above_tolerance_percent <= 10
+    assert figures.ends_within
 
 
 def test_who_tolerates_more_moves_less():

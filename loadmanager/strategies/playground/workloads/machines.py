@@ -26,7 +26,7 @@ SLOWER = 5.0
 DRAIN_ROUNDS = 4
 AWAY_ROUNDS = 2
 BIG = 0.6
-"""The fraction of a broker's cores that one bundle needs."""
+"""The fraction of the largest broker's cores that one bundle needs."""
 
 
 def _calm(size: Size, rng: np.random.Generator) -> Floats:
@@ -37,8 +37,18 @@ def _calm(size: Size, rng: np.random.Generator) -> Floats:
 
 def unequal(size: Size, rng: np.random.Generator) -> Scenario:
     """Brokers of a half, one and two times the usual size, each with equally many bundles at first."""
-    cores = CORES * np.array([0.5, 1.0, 2.0])[np.arange(size.brokers) % 3]
-    return scenario("unequal", size, rng, _calm(size, rng), cores=cores)
+    return scenario("unequal", size, rng, _calm(size, rng), cores=_unequal_cores(size))
+
+
+def unequal_big(size: Size, rng: np.random.Generator) -> Scenario:
+    """The same brokers, and one bundle that is too large for the usual ones."""
+    cores = _unequal_cores(size)
+    activity = _with_a_giant(_calm(size, rng), BIG * CORES * 2, 0.5 * float(cores.sum()))
+    return scenario("unequal-big", size, rng, activity, cores=cores)
+
+
+def _unequal_cores(size: Size) -> Floats:
+    return CORES * np.array([0.5, 1.0, 2.0])[np.arange(size.brokers) % 3]
 
 
 def noisy(size: Size, rng: np.random.Generator) -> Scenario:
@@ -90,14 +100,18 @@ def autoscaling(size: Size, rng: np.random.Generator) -> Scenario:
 
 def big(size: Size, rng: np.random.Generator) -> Scenario:
     """One bundle needs more than half a broker, and sits among as many others as every broker has."""
-    activity = _calm(size, rng)
     usage = 0.5
-    total = usage * CORES * size.brokers
-    rest = activity.sum(axis=1).mean() * (1 - BIG * CORES / total)
+    activity = _with_a_giant(_calm(size, rng), BIG * CORES, usage * CORES * size.brokers)
+    return scenario("big", size, rng, activity, usage=usage)
+
+
+def _with_a_giant(activity: Floats, giant: float, total: float) -> Floats:
+    """The activity with a first bundle that needs `giant` cores, of `total` for all."""
+    rest = activity.sum(axis=1).mean() * (1 - giant / total)
     activity[:, 0] = 0.0
     activity *= rest / activity.sum(axis=1).mean()
-    activity[:, 0] = rest * BIG * CORES / (total - BIG * CORES)
-    return scenario("big", size, rng, activity, usage=usage)
+    activity[:, 0] = rest * giant / (total - giant)
+    return activity
 
 
 def mixed(size: Size, rng: np.random.Generator) -> Scenario:

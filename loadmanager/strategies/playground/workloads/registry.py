@@ -10,7 +10,16 @@ import numpy as np
 
 from loadmanager.errors import Invalid
 from loadmanager.strategies.playground.scenario import Scenario, Size
-from loadmanager.strategies.playground.workloads.machines import autoscaling, big, grey, mixed, noisy, restart, unequal
+from loadmanager.strategies.playground.workloads.machines import (
+    autoscaling,
+    big,
+    grey,
+    mixed,
+    noisy,
+    restart,
+    unequal,
+    unequal_big,
+)
 from loadmanager.strategies.playground.workloads.recorded import recorded
 from loadmanager.strategies.playground.workloads.shocks import flash, steps
 from loadmanager.strategies.playground.workloads.skew import bursty, heavy, zipf
@@ -26,6 +35,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "bursty": bursty,
     "steps": steps,
     "unequal": unequal,
+    "unequal-big": unequal_big,
     "noisy": noisy,
     "grey": grey,
     "restart": restart,

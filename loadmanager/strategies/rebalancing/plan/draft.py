@@ -16,6 +16,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.plan.affinity import Affinity
 from loadmanager.strategies.rebalancing.plan.eligibility import Eligibility, eligibility_of
+from loadmanager.strategies.rebalancing.plan.foresight import Outlook, outlook_of
 from loadmanager.strategies.rebalancing.plan.holdings import Holdings
 from loadmanager.strategies.rebalancing.plan.objective import BARRED, EPSILON, UNEVEN, Costs
 from loadmanager.strategies.rebalancing.plan.scale import Scale, scale_of
@@ -34,12 +35,15 @@ PATIENCE = 3.0
 class Draft:
     """The draft; `usage` is (r, n), `peak` (n,) its maximum; both with the moves so far."""
 
-    def __init__(self, model: ClusterModel, settings: Settings) -> None:
+    def __init__(self, model: ClusterModel, settings: Settings, memory: object = None) -> None:
         self.model = model
         self.settings = settings
+        self._memory = memory
         self.eligibility: Eligibility = eligibility_of(model)
         leaving = self.eligibility.misplaced | self.eligibility.drained
-        self.scale: Scale = scale_of(model, settings, leaving, self.eligibility.settled)
+        scale = scale_of(model, settings, leaving, self.eligibility.settled)
+        self.outlook: Outlook = outlook_of(model, settings, scale, memory)
+        self.scale: Scale = scale.lowered(self.outlook.margin)
         self.costs = Costs(self.scale)
         self.usage = self.scale.usage.copy()
         self.peak: Floats = np.maximum.reduce(self.usage, axis=0, initial=0.0)
@@ -218,7 +222,7 @@ class Draft:
 
     def anew(self) -> Draft:
         """An empty draft of the same model, under the same limits."""
-        other = Draft(self.model, self.settings)
+        other = Draft(self.model, self.settings, self._memory)
         if self._lifted:
             other.lift()
         other._left.refused = self._left.refused

@@ -16,6 +16,8 @@ from loadmanager.strategies.rebalancing.plan.certificate import certificate_of
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.emergencies import evacuate, relieve_overload, spread_groups
 from loadmanager.strategies.rebalancing.plan.exact import search
+from loadmanager.strategies.rebalancing.plan.foresight import expectations
+from loadmanager.strategies.rebalancing.plan.giants import place_giants
 from loadmanager.strategies.rebalancing.plan.refusing import candidates_of, refused_brokers
 from loadmanager.strategies.rebalancing.plan.settling import settle
 from loadmanager.strategies.rebalancing.plan.singles import fill, press, relieve
@@ -30,18 +32,21 @@ NEARLY_IDLE = 0.05
 
 
 class Plan:
-    """The fewest and smallest moves to reach tolerance under the hard rules, each with its reason. Keeps no memory."""
+    """The fewest and smallest moves to reach tolerance under the hard rules, each with its reason.
+
+    Its memory is what it expected of the brokers (`foresight`). Without one it keeps no margins.
+    """
 
     name = "plan"
 
-    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:  # noqa: ARG002
+    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """Decide as `Strategy` says."""
-        draft = Draft(model, settings)
+        draft = Draft(model, settings, memory)
         if draft.scale.takes_part.any():
             draft = _settled(_plan(draft))
-        if not draft.cut_short:
-            return _decision(draft)
-        return _decision(draft, _whole)
+        expected = expectations(model, draft.scale, draft.outlook, draft.peak, draft.steps)
+        decision = _decision(draft, _whole if draft.cut_short else None)
+        return msgspec.structs.replace(decision, memory=expected)
 
 
 def evacuation(model: ClusterModel, settings: Settings) -> Decision:
@@ -74,6 +79,7 @@ def _whole(draft: Draft) -> Draft:
 def _emergencies(draft: Draft) -> None:
     evacuate(draft, draft.eligibility.misplaced, Stage.POLICY)
     evacuate(draft, draft.eligibility.drained, Stage.DRAIN)
+    place_giants(draft)
     relieve_overload(draft)
     spread_groups(draft)
 

@@ -51,6 +51,14 @@ class Scale(msgspec.Struct, frozen=True, eq=False):
     """(n,): the usage below which a broker idles; 0 if the load is too small to matter."""
     overloaded: float
 
+    def lowered(self, margin: Floats) -> Scale:
+        """The scale with limits that are lower by these usages, (n,)."""
+        if not margin.any():
+            return self
+        limit = self.limit - margin
+        ceiling = np.maximum(limit, np.maximum.reduce(self.kept, axis=0, initial=0.0))
+        return msgspec.structs.replace(self, limit=limit, ceiling=ceiling)
+
     def sizes(self, load: Floats) -> Floats:
         """(m,): the sizes of bundles: the fraction of a mean broker in the resource that each needs most."""
         largest = np.zeros(len(load))

@@ -10,10 +10,20 @@ from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 from loadmanager.strategies.rebalancing.plan.step import Step
 
+WORTH_TELLING = 0.0005
+"""A smaller margin would be told as 0.0 points."""
+
 
 def percent(usage: float) -> str:
     """`58.3 %`; without the decimal from 100 % on."""
     return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
+
+
+def limit_of(draft: Draft, broker: int) -> str:
+    """The broker's limit, its target, and how much of the tolerance is kept free for what may come."""
+    scale, margin = draft.scale, float(draft.outlook.margin[broker])
+    kept = f", {_points(margin)} kept free" if margin >= WORTH_TELLING else ""
+    return f"{percent(float(scale.limit[broker]))} (target {percent(float(scale.target[broker]))}{kept})"
 
 
 def spread(draft: Draft, peak: Floats) -> float:
@@ -117,9 +127,8 @@ def _reason(draft: Draft, step: Step, source: str, destination: str) -> str:
 
 
 def _imbalance(draft: Draft, step: Step, source: str, destination: str) -> str:
-    limit, target = float(draft.scale.limit[step.source]), float(draft.scale.target[step.source])
-    if step.before[0] > limit:
-        return f"{source} is above its limit of {percent(limit)} (target {percent(target)})"
+    if step.before[0] > draft.scale.limit[step.source]:
+        return f"{source} is above its limit of {limit_of(draft, step.source)}"
     idle = float(draft.scale.idle[step.destination])
     if step.before[1] < idle:
         return f"{destination} idles below {percent(idle)}"
