@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from loadmanager.errors import Unavailable
+from loadmanager.history.replay.candidates import spelled
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.load_history.audit import verdict_of
 from loadmanager_api.cli.load_history.group import COMMANDS
@@ -27,6 +30,27 @@ from loadmanager_api.cli.main import main
 
 SECOND = timedelta(seconds=5)
 PROPOSE = {"advise": ["--propose"]}
+
+
+PAGES = ("docs/replay.md", "docs/history.md", "docs/lakehouse.md", "docs/analyses.md", "docs/how-to")
+BLOCK = re.compile(r"^ *```\w*[^\n]*\n(.*?)^ *```$", re.M | re.S)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The commands `loadmanager history …` in the blocks of a page, as words."""
+    lines = "".join(BLOCK.findall(page.read_text())).replace("\\\n", " ").splitlines()
+    told = (line.strip().removeprefix("$ ") for line in lines)
+    return [shlex.split(line, comments=True)[1:] for line in told if line.startswith("loadmanager history ")]
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The innermost command's context. Raises UsageError where the words are no command of ours."""
+    context = main.make_context("loadmanager", list(words))
+    while isinstance(context.command, click.Group):
+        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+    return context
 
 
 def history(*arguments: str) -> Result:
@@ -58,6 +82,19 @@ def test_the_help_of_every_command_needs_no_spark():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "{0} set()"
     assert set(COMMANDS) == {"jars", "ingest", "analyse", "audit", "replay", "advise", "report", "maintain"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_of_a_page_is_one_that_the_parser_takes(name: str):
+    root = Path(__file__).parents[2] / name
+    for page in sorted(root.glob("*.md")) if root.is_dir() else [root]:
+        for words in commands(page):
+            spelled(parsed(words).params.get("candidates") or ["recorded"])
+
+
+def test_the_page_of_the_replay_shows_commands():
+    found = commands(Path(__file__).parents[2] / "docs" / "replay.md")
+    assert [words[:2] for words in found] == [["history", "replay"]] * 2
 
 
 @pytest.mark.parametrize(
