@@ -80,6 +80,7 @@ def test_the_own_settings_are_played_beside_the_record_even_if_nobody_asks(past,
     assert (alone.fidelity, [each.candidate for each in alone.ranked]) == (check, ["plan"])
     other = msgspec.structs.replace(OPTIONS, settings=BASE.model_copy(update={"balancing_strategy": "plan"}))
     unlike = replay(past, candidates=["recorded", "transfer"], options=other)
+    assert unlike.fidelity is not None
     assert not unlike.fidelity.agrees, "nobody balanced, and these settings would have"
     assert (unlike.config.commands, unlike.verdict[:12]) == ((), "set nothing:")
 
