@@ -121,9 +121,13 @@ def _session(job: Job) -> Generator[SparkSession]:
 
 def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
     """People learn what the job waits for; a Spark Connect server does not tell it."""
+    from pyspark.sql.utils import is_remote
+
     from loadmanager.history.waiting import telling
 
-    return nullcontext() if job.remote else telling(spark, lambda said: echo(f"Warning: {said}", err=True))
+    return (
+        nullcontext() if job.remote or is_remote() else telling(spark, lambda said: echo(f"Warning: {said}", err=True))
+    )
 
 
 def _end(spark: SparkSession, *, remote: bool, ours: bool) -> None:
