@@ -10,8 +10,9 @@
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 python=${PYTHON:-$here/../../.venv/bin/python}
-bin=$(dirname "$python")
-export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
+bin=$(cd "$(dirname "$python")" && pwd)
+# Absolute, because an executor has a folder of its own; and not resolved, because a link in bin/ names its environment.
+export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$bin/$(basename "$python")}
 read -ra delta <<<"$("$bin/loadmanager" history jars --spark-submit)"
 
 exec "${SPARK_SUBMIT:-$bin/spark-submit}" \

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 """The JVM has to be started with it. That Spark uses an incubator module the JVM tells all the same: no option ends it.
 """
 PARTITIONS = "spark.sql.shuffle.partitions"
+INITIAL = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+LEAST_PARTITIONS, MOST_PARTITIONS = 8, 200
+"""On a cluster: executors come after the session, so it may know of no core yet; and Spark's default."""
+END_WORK_S = 5.0
 ZONE = "spark.sql.session.timeZone"
 _NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
@@ -66,13 +72,45 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
 
 
 def fit_partitions(spark: SparkSession) -> None:
-    """On this machine, set as many partitions as cores.
+    """Unless its configuration says how many: as many partitions as cores, on this machine as on a cluster.
 
-    A cluster keeps its configuration, else Spark's default, of which adaptive plans use as many as there is data for.
+    On a cluster, adaptive plans still begin with Spark's default and join what is small. Others keep the number: those
+    of the ingest's batches, and the tasks of the audit and of the fold, for which 200 are many.
     """
     context = spark.sparkContext
-    if str(context.master).startswith("local") and context.getConf().get(PARTITIONS) is None:
+    given = dict(context.getConf().getAll())
+    if PARTITIONS in given:
+        return
+    if str(context.master).startswith("local"):
         spark.conf.set(PARTITIONS, str(context.defaultParallelism))
+        return
+    spark.conf.set(PARTITIONS, str(cluster_partitions(given, context.defaultParallelism)))
+    if INITIAL not in given:
+        spark.conf.set(INITIAL, str(MOST_PARTITIONS))
+
+
+def cluster_partitions(conf: Mapping[str, str], registered: int) -> int:
+    """A partition for each core that the job may get by its configuration, or has already."""
+    cores = int(conf.get("spark.executor.cores", "1"))
+    dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    executors = conf.get("spark.executor.instances", "1")
+    if dynamic:
+        executors = conf.get("spark.dynamicAllocation.maxExecutors", executors)
+    wanted = max(registered, int(conf.get("spark.cores.max", "0")), int(executors) * cores)
+    return min(max(wanted, LEAST_PARTITIONS), MOST_PARTITIONS)
+
+
+def end_work(spark: SparkSession) -> None:
+    """Cancel what still runs, before the session is stopped.
+
+    An adaptive plan that finds one side of a join empty leaves the stages of the other side running. They would lose
+    their Python workers with the session, and tell that as errors below a good answer.
+    """
+    context = spark.sparkContext
+    context.cancelAllJobs()
+    latest_s = time.monotonic() + END_WORK_S
+    while context.statusTracker().getActiveStageIds() and time.monotonic() < latest_s:
+        time.sleep(0.05)
 
 
 def keep_stdout(spark: SparkSession) -> None:
@@ -93,6 +131,7 @@ def _why(said: str) -> str:
 
 _ON_THE_FLY = {
     ZONE: "UTC",
+    "spark.sql.adaptive.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # by default VACUUM lists a folder in 10,000 tasks
@@ -111,7 +150,6 @@ def configuration(memory: str = "2g") -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "true",
         "spark.buffer.size": str(1 << 20),  # between the JVM and Python; by default 64 KiB, which took twice as long
         "spark.sql.codegen.cache.maxEntries": "2000",  # a batch of the ingest has more than the 100 that are kept
         "spark.databricks.delta.snapshotPartitions": "2",

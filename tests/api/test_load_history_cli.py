@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,17 +18,39 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from loadmanager.errors import Unavailable
+from loadmanager.history.replay.candidates import spelled
+from loadmanager.history.replay.result import Fidelity
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.load_history.audit import verdict_of
 from loadmanager_api.cli.load_history.group import COMMANDS
 from loadmanager_api.cli.load_history.options import MASTER
-from loadmanager_api.cli.load_history.replay import length_of
+from loadmanager_api.cli.load_history.replay import checked, length_of
 from loadmanager_api.cli.load_history.running import failing
 from loadmanager_api.cli.load_history.windows import Moment, check_order
 from loadmanager_api.cli.main import main
 
 SECOND = timedelta(seconds=5)
 PROPOSE = {"advise": ["--propose"]}
+
+
+PAGES = ("docs/replay.md", "docs/history.md", "docs/lakehouse.md", "docs/analyses.md", "docs/how-to")
+BLOCK = re.compile(r"^ *```\w*[^\n]*\n(.*?)^ *```$", re.M | re.S)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The commands `loadmanager history …` in the blocks of a page: the words after that."""
+    lines = "".join(BLOCK.findall(page.read_text())).replace("\\\n", " ").splitlines()
+    told = (line.strip().removeprefix("$ ") for line in lines)
+    return [shlex.split(line, comments=True)[2:] for line in told if line.startswith("loadmanager history ")]
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The words after `loadmanager history`, as its command takes them. Raises UsageError if it does not."""
+    jobs = main.get_command(click.Context(main), "history")
+    assert isinstance(jobs, click.Group)
+    command = jobs.get_command(click.Context(jobs), words[0])
+    assert command is not None, f"there is no command {words[0]}"
+    return command.make_context(words[0], words[1:])
 
 
 def history(*arguments: str) -> Result:
@@ -58,6 +82,19 @@ def test_the_help_of_every_command_needs_no_spark():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "{0} set()"
     assert set(COMMANDS) == {"jars", "ingest", "analyse", "audit", "replay", "advise", "report", "maintain"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_of_a_page_is_one_that_the_parser_takes(name: str):
+    root = Path(__file__).parents[2] / name
+    for page in sorted(root.glob("*.md")) if root.is_dir() else [root]:
+        for words in commands(page):
+            spelled(parsed(words).params.get("candidates") or ["recorded"])
+
+
+def test_the_page_of_the_replay_shows_commands():
+    found = commands(Path(__file__).parents[2] / "docs" / "replay.md")
+    assert [words[0] for words in found] == ["replay"] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,6 +204,15 @@ def test_an_audit_claims_no_more_than_it_has_judged(violations: int, unjudged: i
 )
 def test_a_replay_says_in_how_many_windows_policies_were_known(ruled: int, says: str):
     assert length_of(5, 20.0, ruled) == says
+
+
+@pytest.mark.parametrize(
+    ("agrees", "says"), [(True, "the replay agrees with the record"), (False, "is not the record")]
+)
+def test_a_replay_says_what_its_own_settings_cost_beside_the_record(agrees: bool, says: str):
+    said = checked(Fidelity("plan", 6, 7.78, 9.85, 1.14, 1.08, agrees=agrees))
+    assert says in said
+    assert "settings (plan) cost 9.85 in the replay, 7.78 in the record (max/mean 1.08 and 1.14)" in said
 
 
 @pytest.mark.parametrize("command", ["ingest", "audit", "advise"])

@@ -12,7 +12,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import Lake
-from loadmanager.history.session import Spark, session
+from loadmanager.history.session import Spark, cluster_partitions, session
 
 ASKED = """
 from loadmanager.history.session import Spark, session
@@ -21,6 +21,28 @@ print(session(Spark(master="local[3]", conf={given})).conf.get("spark.sql.shuffl
 MAINTAINED = (
     "from loadmanager_api.cli.main import main; main(['history', 'maintain', '--lake', {root!r}, '-o', 'json'])"
 )
+LEFT_RUNNING = """
+import threading, time
+from loadmanager.history.session import Spark, end_work, session
+spark = session(Spark())
+def slowly(batches):
+    time.sleep(60)
+    yield from batches
+def count():
+    try:
+        spark.range(4).mapInArrow(slowly, "id long").count()
+    except Exception:
+        print("cancelled")
+working = threading.Thread(target=count)
+working.start()
+tracker = spark.sparkContext.statusTracker()
+while not any(tracker.getStageInfo(each).numActiveTasks for each in tracker.getActiveStageIds()):
+    time.sleep(0.05)
+time.sleep(3)  # until the Python workers are at it
+end_work(spark)
+spark.stop()
+working.join()
+"""
 
 
 @pytest.mark.parametrize(
@@ -41,6 +63,13 @@ def test_standard_output_has_the_answer_alone(lake: Lake) -> None:
     assert {"table": "audit", "days_joined": 0, "rows_removed": 0} in answer
 
 
+def test_what_still_runs_at_the_end_is_cancelled_and_tells_no_errors() -> None:
+    """An adaptive plan may leave stages running that it needs no more; they would lose their workers."""
+    run = subprocess.run([sys.executable, "-c", LEFT_RUNNING], capture_output=True, text=True, timeout=120, check=True)
+    assert run.stdout == "cancelled\n"
+    assert "ERROR" not in run.stderr
+
+
 def test_a_session_of_another_time_zone_is_refused() -> None:
     with pytest.raises(Invalid, match=r"leave out --conf spark.sql.session.timeZone=America/New_York"):
         session(Spark(conf={"spark.sql.session.timeZone": "America/New_York"}))
@@ -57,3 +86,20 @@ def printed(program: str, **environment: str) -> str:
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
+
+
+@pytest.mark.parametrize(
+    ("conf", "registered", "expected"),
+    [
+        ({}, 2, 8),
+        ({}, 24, 24),
+        ({"spark.executor.instances": "4", "spark.executor.cores": "4"}, 2, 16),
+        ({"spark.cores.max": "12"}, 2, 12),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "40"}, 2, 40),
+        ({"spark.executor.instances": "500"}, 2, 200),
+    ],
+)
+def test_a_cluster_gets_as_many_partitions_as_it_has_or_promises_cores(
+    conf: dict[str, str], registered: int, expected: int
+) -> None:
+    assert cluster_partitions(conf, registered) == expected

@@ -3,7 +3,8 @@
 "Record" is what the cluster did. The present settings are replayed too, because a replay is kinder than life: it moves
 at once and knows what is moved, so even the present settings may do better in it. "Surely" means: the whole interval of
 the cost difference is below zero, and so is that of the spread or of the time above tolerance; the smaller of the two
-gains is promised. A candidate more than one step away is not advised: later advice may go on from there.
+gains is promised. A candidate more than one step away is not advised: later advice may go on from there. Nothing is
+advised where the replay of the present settings is not near what the cluster had (`replay.fidelity`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ def candidates(base: Settings) -> tuple[str, ...]:
 
 def advised(result: ReplayResult, base: Settings, origin: Origin) -> Advice | str:
     """Advice, or why there is none: what speaks against the best candidate. `base` are the settings in force."""
+    if result.fidelity is None:
+        return "this replay was not compared with what happened: replay again with this release"
+    if not result.fidelity.agrees:
+        return result.fidelity.against
     by_name = _candidates(result, base)
     present = _present(by_name, base)
     against: list[str] = []

@@ -18,16 +18,18 @@ from pyspark.sql import functions as f
 
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import ALWAYS, Lake, Window
-from loadmanager.history.replay.candidates import DEFAULTS, Candidate, parsed
+from loadmanager.history.replay.candidates import DEFAULTS, RECORDED, Candidate, parsed
+from loadmanager.history.replay.fidelity import compared, unknown
 from loadmanager.history.replay.gaps import recorded_gaps
 from loadmanager.history.replay.judging import Gaps, Objective, Terms
 from loadmanager.history.replay.playing import Rules, outcomes
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
 from loadmanager.history.replay.recording import Missing
-from loadmanager.history.replay.result import ReplayResult, WindowRow
+from loadmanager.history.replay.result import Fidelity, ReplayResult, WindowRow
 from loadmanager.history.replay.slicing import Cut, events, micros, moment
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.overlay import overlaid
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 LONGEST_S = 4 * 3600.0
 WANTED_WINDOWS = 24
@@ -82,17 +84,22 @@ def replay(
     """
     base = options.settings or recorded_settings(lake, window)
     chosen = parsed(candidates, base)
-    cut = _cut(lake, window, base, options, chosen)
+    checking = _checking(chosen, base)
+    every = (*chosen, *(each for each in checking if each not in chosen))
+    cut = _cut(lake, window, base, options, every)
     within = Window(moment(cut.begin_us), moment(cut.end_us))
     gaps = options.gaps or recorded_gaps(lake, within)
-    own = {each.name: each.settings(base) for each in chosen if not each.is_recorded}
-    rules = Rules(base, chosen, options.objective, gaps, options.coverage, options.seed, own)
-    rows, skipped = _played(lake, cut, rules)
-    if not rows:
+    own = {each.name: each.settings(base) for each in every if not each.is_recorded}
+    rules = Rules(base, every, options.objective, gaps, options.coverage, options.seed, own)
+    played, skipped = _played(lake, cut, rules)
+    if not played:
         raise Invalid(f"no window can be replayed: {_told(skipped)}; take another --from, --to or window length")
+    fidelity = _fidelity(played, checking, base)
+    names = {each.name for each in chosen}
+    rows = [row for row in played if row.candidate in names]
     table = ranked(rows, chosen, options.seed)
     best = next((each for each in table if not each.violations), table[0])
-    config = config_of(next(each for each in chosen if each.name == best.candidate), base)
+    config = config_of(next(each for each in chosen if each.name == best.candidate), base, fidelity)
     return ReplayResult(
         begin=moment(cut.begin_us).isoformat(),
         end=moment(cut.end_us).isoformat(),
@@ -104,12 +111,28 @@ def replay(
         ranked=table,
         rows=tuple(rows),
         config=config,
-        verdict=verdict(table, config),
+        verdict=verdict(table, config, fidelity),
         objective=msgspec.structs.asdict(options.objective),
         gap_cost={"transfer_s": gaps.transfer_s, "unload_s": gaps.unload_s},
         gap_source=gaps.source,
         seed=options.seed,
+        fidelity=fidelity,
     )
+
+
+def _checking(chosen: Sequence[Candidate], base: Settings) -> tuple[Candidate, ...]:
+    """What the cluster did, and its own settings: among the candidates or not, they are played to check the replay."""
+    if base.balancing_strategy not in STRATEGIES.names():
+        return ()
+    same = (each for each in chosen if not each.is_recorded and not each.changes(base))
+    return Candidate(RECORDED), next(same, Candidate(base.balancing_strategy))
+
+
+def _fidelity(rows: Sequence[WindowRow], checking: Sequence[Candidate], base: Settings) -> Fidelity:
+    if not checking:
+        return unknown(base.balancing_strategy)
+    recorded, own = ([row for row in rows if row.candidate == each.name] for each in checking)
+    return compared(recorded, own, checking[1].name)
 
 
 def recorded_settings(lake: Lake, window: Window = ALWAYS) -> Settings:

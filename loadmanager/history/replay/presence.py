@@ -1,7 +1,8 @@
 """Which brokers take part in which round, what they use and have; from reports and revocations. Pure.
 
-A broker is present from its report on until the report is deleted or too old, or until its bundles were revoked and it
-reported no more in that incarnation. It is draining from its first own hand-over on, if it then gave away all bundles.
+A broker is present from its report on, and before that if it has bundles already, until the report is deleted or too
+old, or until its bundles were revoked and it reported no more in that incarnation. It is draining from its first own
+hand-over on, if it then gave away all bundles.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ class Presence(msgspec.Struct, frozen=True, eq=False):
     """(n, DIMENSIONS), of the first report; without any report, the mean of the others."""
 
 
-def presence(data: Slice, ttl_us: int) -> Presence:
-    """The presence of all brokers. A report older than `ttl_us` no longer counts."""
+def presence(data: Slice, ttl_us: int, owner: Ints) -> Presence:
+    """The presence of all brokers. A report older than `ttl_us` no longer counts.
+
+    `owner` (T, m) is who has each tile. Who has some before its first report is there, and only has not reported yet;
+    so is, in the first round, who reports before the second.
+    """
     shape = (data.frame.rounds, len(data.brokers))
     present, used = np.zeros(shape, np.bool_), np.zeros((*shape, DIMENSIONS))
     capacity = np.full((shape[1], DIMENSIONS), np.nan)
@@ -38,7 +43,10 @@ def presence(data: Slice, ttl_us: int) -> Presence:
         last = np.searchsorted(data.reports.us[rows], data.frame.times, "right") - 1
         here = (last >= 0) & ~_is_gone(data, broker)
         here &= data.frame.times - data.reports.us[rows[last]] <= ttl_us
-        present[:, broker] = here
+        silent = (owner == broker).any(axis=1)
+        silent[0] |= data.reports.us[rows[0]] < data.frame.begin_us + data.frame.interval_us
+        silent &= (last < 0) & ~_is_gone(data, broker)
+        present[:, broker] = here | silent
         used[here, broker] = data.reports.used[rows[last[here]]]
     return Presence(present, used, _known(capacity))
 
@@ -66,10 +74,19 @@ def _is_gone(data: Slice, broker: int) -> Flags:
 
 
 def _withdrawn(reports: Reports, broker: int) -> list[tuple[int, int]]:
-    """Times (begin, end) without its report, after a deletion."""
-    mine = reports.broker == broker
-    back = reports.us[mine & ~reports.gone]
-    return [(int(us), _next(back, int(us))) for us in reports.us[mine & reports.gone]]
+    """Times (begin, end) without its report, after a deletion.
+
+    A broker that stops deletes its report, and may still send one that it had measured before: a single report of the
+    same incarnation does not bring it back.
+    """
+    mine = (reports.broker == broker) & ~reports.gone
+    found: list[tuple[int, int]] = []
+    for us in reports.us[(reports.broker == broker) & reports.gone].tolist():
+        before, later = reports.incarnation[mine & (reports.us <= us)], mine & (reports.us > us)
+        same = later & (reports.incarnation <= before.max(initial=-1))
+        back = later & ~same if np.count_nonzero(same) == 1 else later
+        found.append((us, _next(reports.us[back], us)))
+    return found
 
 
 def _revoked(data: Slice, broker: int) -> list[tuple[int, int]]:

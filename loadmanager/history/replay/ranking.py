@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadmanager.history.replay.candidates import RECORDED, Candidate, commands
-from loadmanager.history.replay.result import Config, Interval, Ranked, WindowRow
+from loadmanager.history.replay.result import Config, Fidelity, Interval, Ranked, WindowRow
 from loadmanager.model.cluster import Floats, Ints
 from loadmanager.settings import Settings
 
@@ -94,15 +94,19 @@ def _one(table: _Table, name: str, rank: int, best: str) -> Ranked:
     )
 
 
-def config_of(best: Candidate, base: Settings) -> Config:
-    """The settings of the best candidate."""
+def config_of(best: Candidate, base: Settings, fidelity: Fidelity | None = None) -> Config:
+    """The settings of the best candidate; none where the replay of the cluster's own settings is not what it had."""
+    if fidelity is not None and not fidelity.agrees:
+        return Config(best.name, {}, ())
     changes = best.changes(base)
     return Config(best.name, changes, commands(changes))
 
 
-def verdict(table: Sequence[Ranked], config: Config) -> str:
+def verdict(table: Sequence[Ranked], config: Config, fidelity: Fidelity | None = None) -> str:
     """What to do, in one sentence."""
     best = table[0]
+    if fidelity is not None and not fidelity.agrees:
+        return f"set nothing: {fidelity.against}"
     if best.violations:
         return f"set nothing: every candidate broke a rule, {best.candidate} the fewest ({best.violations} windows)"
     if not config.settings:

@@ -79,6 +79,22 @@ class Config(msgspec.Struct, frozen=True):
     commands: tuple[str, ...]
 
 
+class Fidelity(msgspec.Struct, frozen=True):
+    """What the cluster had, and what the replay of its own settings gives: means over the same windows."""
+
+    candidate: str
+    """The one that equals the cluster's settings."""
+    windows: int
+    recorded: float
+    """J of what the cluster did; `replayed` is that of its own settings in the replay."""
+    replayed: float
+    recorded_max_over_mean: float
+    replayed_max_over_mean: float
+    agrees: bool
+    against: str = ""
+    """Why this replay is no basis for advice; empty if it agrees with the record."""
+
+
 class ReplayResult(msgspec.Struct, frozen=True):
     """The whole result. `skipped`: how many windows were left out, by reason."""
 
@@ -99,3 +115,5 @@ class ReplayResult(msgspec.Struct, frozen=True):
     seed: int
     ruled: int = 0
     """Windows whose policies are recorded; in the others no policy held."""
+    fidelity: Fidelity | None = None
+    """The check of the replay itself; None in results of earlier releases."""

@@ -2,7 +2,9 @@
 
 A load is a step function: the last report holds until the bundle's broker reports again. Bundles that a report does not
 list share the rest of its total by their parts of the hash space. A moved bundle keeps its load until its new broker
-has reported.
+has reported, and for `settle_us` has at least that: a mean over a time that began before it came is too low. The leader
+computes so as well (`loadmanager.model.reported`); otherwise each move looks like a fall of the load and its return,
+which frees the bundle from its rest.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Departure(msgspec.Struct, frozen=True, eq=False):
 class Walk:
     """`run()` fills `owner`, `load`, `unloaded`, `heard` and `departures`. T rounds, m tiles, n brokers."""
 
-    def __init__(self, data: Slice, tiles: Tiles) -> None:
+    def __init__(self, data: Slice, tiles: Tiles, settle_us: int = 0) -> None:
         rounds, size = data.frame.rounds, len(tiles)
         self.owner: Ints = np.full((rounds, size), NOWHERE)
         """(T, m): NOWHERE before the tile's first owner."""
@@ -50,6 +52,10 @@ class Walk:
         self._at = 0
         self._owner: Ints = np.full(size, NOWHERE)
         self._load: Floats = np.zeros((size, DIMENSIONS))
+        self._settle_us = settle_us
+        self._came_us: Ints = np.full(size, np.iinfo(np.int64).min // 2)
+        """When the tile came to another broker, and what its load was then."""
+        self._load_then: Floats = np.zeros((size, DIMENSIONS))
         self._alive: Flags = np.zeros(size, np.bool_)
         self._part: Floats = np.ones(size)
         """The part of its present bundle that a tile is."""
@@ -99,6 +105,8 @@ class Walk:
             return
         came = (self._owner[here] != NOWHERE) & (self._owner[here] != place)
         self.unloaded[self._at, here] |= came & self._leaving[here]
+        self._came_us[here] = np.where(came, moves.us[row], self._came_us[here])
+        self._load_then[here] = np.where(came[:, None], self._load[here], self._load_then[here])
         self._owner[here] = place
         self._leaving[here] = False
 
@@ -131,6 +139,8 @@ class Walk:
         if len(rows):
             left, part = np.maximum(0.0, loads[-1] - loads[:-1].sum(axis=0)), self._part[rows]
             self._load[rows] = (part / part.sum())[:, None] * left
+        rows = np.flatnonzero((self._owner == broker) & (totals.us[row] - self._came_us < self._settle_us))
+        self._load[rows] = np.maximum(self._load[rows], self._load_then[rows])
 
 
 def _in_order(data: Slice) -> list[tuple[int, int, int]]:

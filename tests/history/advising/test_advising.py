@@ -16,6 +16,7 @@ from loadmanager.history.advising.from_weights import Kind, weight_of
 from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Ranked, ReplayResult, WindowRow, parsed
+from loadmanager.history.replay.fidelity import compared
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, Measure, SettingChange, check_seal
 from loadmanager.leader.plans.bounds import check, check_steps
@@ -33,9 +34,11 @@ def replayed(spreads: Mapping[str, list[float]]) -> ReplayResult:
     chosen = parsed(spreads, BASE)
     table: tuple[Ranked, ...] = ranked(rows, chosen, 0)
     config = config_of(next(each for each in chosen if each.name == table[0].candidate), BASE)
+    by_name = {name: [row for row in rows if row.candidate == name] for name in spreads}
+    check = compared(by_name[RECORDED], by_name.get("plan", by_name[RECORDED]), "plan")
     facts: dict[str, Any] = {"begin": "", "end": "", "interval_s": 60.0, "window_s": 3600.0, "skipped": {}}
     facts |= {"objective": {}, "gap_cost": {}, "gap_source": "", "seed": 0, "windows": len(rows) // len(spreads)}
-    return ReplayResult(**facts, ranked=table, rows=rows, config=config, verdict=verdict(table, config))
+    return ReplayResult(**facts, ranked=table, rows=rows, config=config, verdict=verdict(table, config), fidelity=check)
 
 
 def _row(hour: int, candidate: str, spread: float) -> WindowRow:
@@ -92,9 +95,23 @@ def test_the_candidate_that_surely_beats_what_happened_is_advised_with_its_numbe
 
 
 def test_what_is_promised_is_what_it_gains_on_the_present_settings_where_the_replay_is_kinder_than_life() -> None:
-    advice = advised(replayed({RECORDED: noisy(0.5), "plan": noisy(0.3), TIGHTER: noisy(0.2)}), BASE, ORIGIN)
+    advice = advised(replayed({RECORDED: noisy(0.5), "plan": noisy(0.4), TIGHTER: noisy(0.2)}), BASE, ORIGIN)
     assert isinstance(advice, Advice)
-    assert (advice.expected.before, advice.expected.after) == (pytest.approx(0.3), pytest.approx(0.2))
+    assert (advice.expected.before, advice.expected.after) == (pytest.approx(0.4), pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("present", [0.1, 1.2])
+def test_a_replay_that_is_not_what_happened_advises_nothing(present: float) -> None:
+    """The present settings cost in it a fifth of what the cluster had, or more than twice as much."""
+    found = replayed({RECORDED: noisy(0.5), "plan": noisy(present), TIGHTER: noisy(0.05)})
+    advice = advised(found, BASE, ORIGIN)
+    assert isinstance(advice, str)
+    assert f"the cluster's own settings (plan) cost {present:g} in it, and the cluster had 0.5" in advice
+
+
+def test_a_result_without_that_check_advises_nothing() -> None:
+    found = replayed({RECORDED: noisy(0.5), TIGHTER: noisy(0.2)})
+    assert "replay again" in str(advised(msgspec.structs.replace(found, fidelity=None), BASE, ORIGIN))
 
 
 def test_another_strategy_may_be_advised() -> None:
@@ -111,7 +128,7 @@ def test_another_strategy_may_be_advised() -> None:
         ({RECORDED: noisy(0.5), "plan:balancing_tolerance=0.01": noisy(0.1)}, "no single step leads there"),
         ({RECORDED: noisy(0.5), "plan:load_top_bundles=500": noisy(0.1)}, "no single step leads there"),
         (
-            {RECORDED: noisy(0.5), "plan": [0.2, 0.1] * 6, TIGHTER: [0.1, 0.2] * 5 + [0.1, 0.19]},
+            {RECORDED: noisy(0.5), "plan": [0.5, 0.4] * 6, TIGHTER: [0.4, 0.5] * 5 + [0.4, 0.49]},
             "may be no better than the present settings",
         ),
         ({RECORDED: noisy(0.5)}, "no other candidate"),

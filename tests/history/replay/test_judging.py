@@ -25,11 +25,13 @@ from tests.installed import install
 from tests.simulation.balance.strategies import Scripted, move
 
 RULER = Ruler.of(Settings())
+MOMENTARY = Settings(load_window_s=0.5)
+"""For the record of a run, whose reports are no means over a time."""
 
 
 def rules(*candidates: str, **more: Any) -> Rules:
     given = tuple(Candidate(each) for each in candidates)
-    return Rules(Settings(), given, Objective(), Gaps(), more.pop("coverage", 0.9), **more)
+    return Rules(MOMENTARY, given, Objective(), Gaps(), more.pop("coverage", 0.9), **more)
 
 
 def measured(*asked: Any) -> list[Outcome]:

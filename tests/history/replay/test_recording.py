@@ -35,8 +35,8 @@ LEFT, RIGHT, WHOLE = (
 TTL_S = 600.0
 
 
-def found(history: History, rounds: int, coverage: float = 0.9) -> RecordedGame:
-    answer = recorded(sliced(history.table(), frame(rounds)), TTL_S, coverage)
+def found(history: History, rounds: int, coverage: float = 0.9, settle_s: float = 0.0) -> RecordedGame:
+    answer = recorded(sliced(history.table(), frame(rounds)), TTL_S, coverage, settle_s)
     assert isinstance(answer, RecordedGame), answer
     return answer
 
@@ -160,6 +160,36 @@ def test_a_report_that_was_taken_away_or_is_too_old_says_nothing():
     assert present[:, 0].all()
     assert present[:, 1].tolist() == [True] * 2 + [False] * 10
     assert present[:, 2].tolist() == [True] * 10 + [False] * 2, "ten minutes after its only report"
+
+
+def test_a_late_report_of_a_broker_that_stopped_does_not_bring_it_back():
+    reports = [says(at, A, 20, {LEFT: 200}, 200) for at in (-1, 4)] + [says(at, B, 0, {}, 0) for at in (-1, 1.6)]
+    reports.append(says(1.5, B, 0, {}, 0, gone=True))
+
+    def present(*more: Report) -> list[bool]:
+        return found(History([*reports, *more], [owns(LEFT, A)]), 6).scenario.present[:, 1].tolist()
+
+    assert present() == [True] * 2 + [False] * 4
+    assert present(says(2.6, B, 0, {}, 0)) == [True, True, False, True, True, True], "it goes on reporting"
+    assert present(says(3.5, B, 0, {}, 0, incarnation=2)) == [True, True, False, False, True, True]
+
+
+def test_a_broker_that_has_bundles_is_there_before_its_first_report():
+    """The record begins with the first report of any broker; the others were there as well."""
+    reports = [says(0, A, 20, {LEFT: 200}, 200), says(0.5, B, 20, {RIGHT: 200}, 200), says(2.5, C, 0, {}, 0)]
+    game = found(History(reports, [owns(LEFT, A), owns(RIGHT, B, 0.4)]), 6, coverage=0.5)
+    assert game.scenario.present[0].tolist() == [True, True, False]
+    assert game.scenario.home.tolist() == [0, 1]
+    assert game.scenario.present[:4, 2].tolist() == [False] * 3 + [True]
+
+
+def test_a_bundle_does_not_look_cold_while_the_means_there_are_short():
+    """The rates that a broker reports are means over `load_window_s`; the leader corrects them after a move, too."""
+    warm = [says(-1, A, 20, {LEFT: 200}, 200), says(-1, B, 0, {}, 0)]
+    warm += [says(at, B, used / 10, {LEFT: used}, used) for at, used in ((1.5, 50), (2.5, 150), (3.5, 180), (4.5, 190))]
+    history = History([*warm, *(says(at, A, 0, {}, 0) for at in (1.5, 4.5))], [owns(LEFT, A), owns(LEFT, B, 0.9)])
+    assert in_cores(found(history, 6), LEFT) == [2, 2, 0.5, 1.5, 1.8, 1.9]
+    assert in_cores(found(history, 6, settle_s=120), LEFT) == [2, 2, 2, 2, 1.8, 1.9]
 
 
 def test_a_broker_whose_report_was_away_before_the_window_is_there():

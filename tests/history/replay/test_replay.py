@@ -72,6 +72,19 @@ def test_regret_is_never_below_nothing_and_whoever_does_nothing_has_what_was_rec
     assert still == lazy, "overload moves nothing below 85 %"
 
 
+def test_the_own_settings_are_played_beside_the_record_even_if_nobody_asks(past, result):
+    check = result.fidelity
+    assert (check.candidate, check.windows, check.agrees) == ("overload", 8, True)
+    assert check.replayed == check.recorded == pytest.approx(result.ranked[-1].objective.mean)
+    alone = replay(past, candidates=["plan"], options=OPTIONS)
+    assert (alone.fidelity, [each.candidate for each in alone.ranked]) == (check, ["plan"])
+    other = msgspec.structs.replace(OPTIONS, settings=BASE.model_copy(update={"balancing_strategy": "plan"}))
+    unlike = replay(past, candidates=["recorded", "transfer"], options=other)
+    assert unlike.fidelity is not None
+    assert not unlike.fidelity.agrees, "nobody balanced, and these settings would have"
+    assert (unlike.config.commands, unlike.verdict[:12]) == ((), "set nothing:")
+
+
 def test_the_same_record_gives_the_same_answer_however_it_is_shared_out(past, result):
     shared = msgspec.structs.replace(OPTIONS, parallelism=8)
     assert replay(past, candidates=CANDIDATES, options=shared) == result

@@ -28,7 +28,7 @@ from loadmanager_api.cli.options import dry_run_option
 if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
     from loadmanager.history.pinned import Pinned
-    from loadmanager.history.replay import Options, ReplayResult
+    from loadmanager.history.replay import Fidelity, Options, ReplayResult
 
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")
 RESULTS = ("replay", "replay-windows")
@@ -150,9 +150,22 @@ def _show(job: Job, result: ReplayResult) -> None:
     table(job, msgspec.to_builtins(result), COLUMNS, rows)
     if job.shown.for_people:
         skipped = "".join(f"; {count} left out: {why}" for why, count in result.skipped.items())
-        echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}\n{result.verdict}")
+        echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}")
+        if result.fidelity is not None:
+            echo(checked(result.fidelity))
+        echo(result.verdict)
         for command in result.config.commands:
             echo(f"  {command}")
+
+
+def checked(fidelity: Fidelity) -> str:
+    """What the replay of the cluster's own settings gives, beside what the cluster had."""
+    word = "agrees with" if fidelity.agrees else "is not"
+    return (
+        f"check: the replay {word} the record; the cluster's own settings ({fidelity.candidate}) "
+        f"cost {fidelity.replayed:.3g} in the replay, {fidelity.recorded:.3g} in the record "
+        f"(max/mean {fidelity.replayed_max_over_mean:.3g} and {fidelity.recorded_max_over_mean:.3g})"
+    )
 
 
 def length_of(windows: int, window_s: float, ruled: int) -> str:

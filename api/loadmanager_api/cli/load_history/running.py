@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,17 +112,34 @@ def _session(job: Job) -> Generator[SparkSession]:
     if active is None and not job.remote:
         keep_stdout(spark)
     try:
-        yield spark
+        with _telling(job, spark):
+            yield spark
     finally:
-        if there is None:
-            _stop(spark)
+        if active is None:
+            _end(spark, remote=bool(job.remote), ours=there is None)
 
 
-def _stop(spark: SparkSession) -> None:
+def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
+    """People learn what the job waits for; a Spark Connect server does not tell it."""
+    from pyspark.sql.utils import is_remote
+
+    from loadmanager.history.waiting import telling
+
+    return (
+        nullcontext() if job.remote or is_remote() else telling(spark, lambda said: echo(f"Warning: {said}", err=True))
+    )
+
+
+def _end(spark: SparkSession, *, remote: bool, ours: bool) -> None:
     from py4j.protocol import Py4JError
 
+    from loadmanager.history.session import end_work
+
     with suppress(Py4JError, ConnectionError):  # it may have ended by itself
-        spark.stop()
+        if not remote:  # a Spark Connect server has other clients
+            end_work(spark)
+        if ours:
+            spark.stop()
 
 
 def _submitted(job: Job) -> SparkSession | None:

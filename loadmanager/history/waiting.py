@@ -1,0 +1,72 @@
+"""Says when a cluster gives a job nothing to run on. Spark waits for ever then, and tells only in a log that is off.
+
+It looks at the session from a thread of its own. A cluster that is busy may still give executors later, so a job that
+waits is told of and not ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_S = 30.0
+"""A cluster that has room starts an executor in a few seconds; one that fetches an image first takes about so long."""
+AGAIN_S = 300.0
+LOOK_S = 1.0
+
+
+@contextmanager
+def telling(spark: SparkSession, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> Generator[None]:
+    """Call `tell` if the session has work but no executor for so long, and then every five minutes.
+
+    A session on this machine needs none: nothing is looked at.
+    """
+    context = spark.sparkContext
+    if str(context.master).startswith("local"):
+        yield
+        return
+    said = _told(str(context.master), dict(context.getConf().getAll()))
+    stop = threading.Event()
+    looking = threading.Thread(target=_look, args=(context, tell, said, patience_s, stop), daemon=True, name="waiting")
+    looking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        looking.join(timeout=5)
+
+
+def _look(context: Any, tell: Callable[[str], None], said: str, patience_s: float, stop: threading.Event) -> None:
+    waited_s, due_s = 0.0, patience_s
+    with suppress(Exception):  # the session has ended, or its JVM: whoever uses it says so
+        while not stop.wait(LOOK_S):
+            if not is_waiting(context):
+                waited_s, due_s = 0.0, patience_s
+                continue
+            waited_s += LOOK_S
+            if waited_s >= due_s:
+                tell(f"waiting for {waited_s:.0f} s: {said}")
+                due_s = waited_s + AGAIN_S
+
+
+def is_waiting(context: Any) -> bool:
+    """Whether stages are active and no executor is there to run them."""
+    if not context.statusTracker().getActiveStageIds():
+        return False
+    holders = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 # no other way; the driver is one of them
+    return int(holders.size()) <= 1
+
+
+def _told(master: str, conf: Mapping[str, str]) -> str:
+    memory, cores = conf.get("spark.executor.memory", "1g"), conf.get("spark.executor.cores", "")
+    needs = f"{f'{cores} free cores' if cores else 'a free core'} and {memory} of free memory"
+    return (
+        f"{master} gives this job no executor. An executor needs a worker with {needs}. "
+        "Ask for less (spark.executor.cores, spark.executor.memory, with --conf or in the properties file of "
+        "spark-submit), add workers, or wait for other applications to end"
+    )
