@@ -64,7 +64,7 @@ def observe(cluster: SimulatedCluster, settings: Settings, conditions: Condition
         throughput_bytes_s=used[:, BYTES_IN] + used[:, BYTES_OUT],
         domains=("",) * len(rows),
         versions=("",) * len(rows),
-        report_age_s=lag[rows] * scenario.interval_s,
+        report_age_s=(lag[rows] * scenario.interval_s).astype(np.float64),
     )
     bundles = _bundles(cluster, loads, bundle_rows, model_row)
     constraints = _constraints(cluster, settings, len(rows), bundle_rows)
