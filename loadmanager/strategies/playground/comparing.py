@@ -46,7 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     moved_percent_p99: float
     moved_percent_worst: float
     certificate_ratio: float
-    """Load moved / its proven bound by the strategy's own certificates; NaN if it gives none."""
+    """The mean of `Measures.certificate_ratio`."""
     certificate_ratio_worst: float
     over_hindsight: float
     """Load moved / the least that anybody had to move, both summed over the seeds; NaN with several resources."""

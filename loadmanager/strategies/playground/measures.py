@@ -50,7 +50,7 @@ class Measures(msgspec.Struct, frozen=True):
     """Whether no broker is beyond tolerance in most of the last rounds."""
     one_dimension: bool
     certificate_ratio: float
-    """The strategy's own claim: load moved / its bound, both summed; NaN if it makes none."""
+    """The strategy's own claim: load of its whole plans / their proven bounds, both summed; NaN if it makes none."""
     hindsight: float = float("nan")
     """The least load that anybody had to move in the whole game to stay within tolerance; NaN if not computed."""
 

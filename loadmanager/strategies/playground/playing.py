@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     had_to_move: Floats
     """(T,), as a share."""
     certified: Floats
-    """(T, 2): bound and moved of the strategy's own certificates, NaN where it gave none."""
+    """(T, 2): bound and load of the whole plan in the strategy's own certificates, NaN where nothing is proven."""
     load: Floats
     """(T,): the load of all bundles, as a share."""
 
@@ -196,8 +196,9 @@ class _Game:
         self._load[at] = self._shares(cluster.holder).sum()
         if not np.array_equal(before, cluster.place):
             self._bound[at] = self._had_to_move(before, present, leaving)
-        if decision.certificate is not None:
-            self._certified[at] = decision.certificate.bound, decision.certificate.moved
+        found = decision.certificate
+        if found is not None and found.proven:
+            self._certified[at] = found.bound, found.moved if found.whole is None else found.whole
 
     def _had_to_move(self, before: Ints, present: Flags, leaving: Flags) -> float:
         """The load that had to move from `before` to the present places; loads as at their sources."""
