@@ -159,7 +159,8 @@ def table(rows: Sequence[Summary]) -> None:
         print(
             f"| {each.workload} | {each.strategy} | {each.max_over_mean:.2f} ({each.max_over_mean_p99:.2f}) "
             f"| {each.std:.3f} | {each.moved_percent:.0f} ({each.moved_percent_worst:.0f}) "
-            f"| {_plain(each.certificate_ratio)} | {_plain(each.over_hindsight)} | {each.moves:.0f} | {each.returns} "
-            f"| {each.rounds_to_balance:.1f} | {each.above_tolerance_percent:.0f} % | {each.ends_within}/{each.seeds} |",
+            f"| {_plain(each.certificate_ratio)} | {_plain(each.over_hindsight)} | {each.moves:.0f} "
+            f"| {each.returns} | {each.rounds_to_balance:.1f} | {each.above_tolerance_percent:.0f} % "
+            f"| {each.ends_within}/{each.seeds} |",
             file=sys.stderr,
         )
