@@ -1,7 +1,7 @@
 """Counts what decoded records or a replay say, in one job before anything is written.
 
-The counts say which tables get rows, the time span of reports, and where partitions stand: an empty commit costs as
-much as any other. The same job decodes or replays; what is persisted of it is there afterwards.
+The counts say which tables get rows, and where partitions stand: an empty commit costs as much as any other. The same
+job decodes or replays; what is persisted of it is there afterwards.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from pyspark.sql import functions as f
 from loadmanager.history import decoding
 from loadmanager.history.folding import Folded, Position
 from loadmanager.history.folding.rows import KINDS
-from loadmanager.history.ingest.repeats import HEADS, Bounds
 
 UNREADABLE = "unreadable"
 """Counted beside the tables: records that no decoder could read."""
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Rows by table; the time span of reports by topic of HEADS; the new position of each partition that moved on."""
+    """Rows by table; the new position of each partition that moved on."""
 
     rows: Mapping[str, int]
-    spans: Mapping[str, Bounds] = {}
     positions: Mapping[int, Position] = {}
 
     def any(self, name: str) -> bool:
@@ -36,10 +34,8 @@ class Count(msgspec.Struct, frozen=True):
 def count_decoded(decoded: DataFrame) -> Count:
     """Count decoded records, without looking for repeats."""
     sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
-    times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
-    [(rows, first, last)] = decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max)).collect()
-    spans = {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
-    return Count(_known(rows), spans)
+    [(rows,)] = decoded.agg(_each(sizes, f.sum)).collect()
+    return Count(_known(rows))
 
 
 def count_folded(folded: Folded) -> Count:

@@ -45,6 +45,13 @@ class Mark(msgspec.Struct, frozen=True):
     until_us: int
     first: int = 0
 
+    def joined(self, other: Mark) -> Mark:
+        """One mark for other rows of the same partition too."""
+        return Mark(
+            self.topic, self.partition, max(self.next_offset, other.next_offset), self.rows + other.rows,
+            max(self.until_us, other.until_us), min(self.first, other.first),
+        )  # fmt: skip
+
 
 class Reached(msgspec.Struct, frozen=True):
     """Where a stage is. `batch` is the last that is complete, -1 before the first."""

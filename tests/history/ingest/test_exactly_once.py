@@ -76,10 +76,11 @@ def test_a_run_that_dies_at_every_point_in_turn_gives_the_same_tables(spark, lak
 def test_whichever_tables_of_a_batch_were_not_written_when_it_died_they_get_all_of_it(
     spark, lake, tmp_path, undisturbed, monkeypatch, lost
 ):
-    log, append = material.records(SEED), Lake.append
+    log, append, add = material.records(SEED), Lake.append, Lake.add
     Batches(lake.root, plan(tmp_path), "before")(material.raw(spark, log, 0.0, 0.5), 0)
     dies = Batches(lake.root, plan(tmp_path, Fragile({VARIABLE: "silver"})), "dies")
     monkeypatch.setattr(Lake, "append", lambda self, table, *rest: table in lost or append(self, table, *rest))
+    monkeypatch.setattr(Lake, "add", lambda self, table, *rest: table in lost or add(self, table, *rest))
     with pytest.raises(Crash):
         dies(material.raw(spark, log), 0)
     monkeypatch.undo()
