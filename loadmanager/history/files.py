@@ -47,6 +47,12 @@ class File(msgspec.Struct, frozen=True):
     stats: str
 
 
+def extent(file: File, column: str) -> tuple[int, int]:
+    """The least and the greatest number in a searched column."""
+    stats = msgspec.json.decode(file.stats)
+    return stats["minValues"][column], stats["maxValues"][column]
+
+
 class Files:
     """The files of a task, one for each table and folder; `add` rows, then `close` once."""
 

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
 from loadmanager.history import layout
-from loadmanager.history.files import File, local_root
+from loadmanager.history.files import Columns, File, Files, local_root
 from loadmanager.history.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -151,6 +151,18 @@ class Lake:
 
         Raises Conflict where `once.writer` has committed this number or a higher one, or commits one meanwhile.
         """
+        if not self._add(table, files, once):
+            raise self._conflict(table)
+
+    def put(self, table: str, columns: Columns, once: Once) -> None:
+        """Append rows that are here, as Arrow columns, to a lake on a local file system; otherwise as `append`."""
+        if table not in self._prepared:
+            self.prepare(table)
+        files = Files(self.folder)
+        files.add(table, columns)
+        self._add(table, files.close(), once)
+
+    def _add(self, table: str, files: Iterable[File], once: Once) -> bool:
         from deltalake import CommitProperties, DeltaTable, Transaction
         from deltalake.transaction import AddAction
 
@@ -169,12 +181,13 @@ class Lake:
             handle.update_incremental()
             last = handle.transaction_version(once.writer)
             if last is not None and last >= once.number:
-                raise self._conflict(table)
+                return False
             handle.create_write_transaction(
                 actions, "append", handle.schema(), handle.metadata().partition_columns, commit_properties=once_only
             )
             # Hadoop's checksum of the file that a checkpoint by Spark left, and one by delta-rs has overwritten.
             Path(place, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
+        return True
 
     def noted(self, table: str, note: str) -> bool:
         """Whether one of the latest commits of a table carries this note."""

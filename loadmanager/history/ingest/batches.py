@@ -195,11 +195,11 @@ def finish(
     `memory` belongs to the run that has begun the batch, and so does what it has `written`; None if another run has.
     """
     number = before.batch + 1
-    rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names)
-    marks = written.marks if written is not None else tuple(arrived(rows))
-    if not marks:
+    batch = silver.Batch(number, () if written is None else written.marks, before, memory, written)
+    if written is None:
+        batch = msgspec.structs.replace(batch, marks=tuple(arrived(batch.rows(lake))))
+    if not (marks := batch.marks):
         return before
-    batch = silver.Batch(number, rows, marks, before, memory, written)
     silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
     advance(lake, SILVER, number, marks)
     plan.failpoints.reached("progress")

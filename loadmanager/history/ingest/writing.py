@@ -28,7 +28,8 @@ from loadmanager.history.ingest.repeats import REPORTS, Reports, reports_in
 from loadmanager.history.schemas import RAW
 
 TOLD = StructType([StructField("told", BinaryType())])
-_TOLD = to_arrow_schema(TOLD)
+"""What a task has to tell, as bytes that Spark need not understand."""
+TOLD_ARROW = to_arrow_schema(TOLD)
 
 
 class Told(msgspec.Struct):
@@ -83,7 +84,7 @@ def write_task(batches: Iterable[pa.RecordBatch], folder: str, number: int) -> I
                     reports.append(found)
     if marks:
         told = Told(files.close(), marks, _packed(pa.concat_tables([REPORTS.empty_table(), *reports])))
-        yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(told)])], schema=_TOLD)
+        yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(told)])], schema=TOLD_ARROW)
 
 
 def _marks(rows: pa.RecordBatch) -> Iterator[Mark]:
