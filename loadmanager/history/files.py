@@ -5,6 +5,7 @@ committed it; until then nobody reads it, and `maintain` deletes it one day.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # (pyarrow ships no types)
 from __future__ import annotations
 
@@ -136,9 +137,7 @@ def stats_of(metadata: Any, searched: tuple[str, ...]) -> str:
                 high[name] = max(found.max_raw, high.get(name, found.max_raw))
     for name in low:
         if name in _TIMES:
-            low[name], high[name] = (
-                f"{np.datetime64(ms, 'ms')}Z" for ms in (low[name] // 1_000, -(-high[name] // 1_000))
-            )
+            low[name], high[name] = _time(low[name] // 1_000), _time(-(-high[name] // 1_000))
         elif isinstance(low[name], bytes):
             low[name], high[name] = low[name].decode(), high[name].decode()
     said = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
@@ -185,8 +184,8 @@ def local_root(spark: SparkSession, root: str) -> str:
     """The absolute path of a lake on this machine's file system; empty for any other, and with Spark Connect."""
     if is_remote():
         return ""
-    java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
-    path = java.org.apache.hadoop.fs.Path(root)
-    system = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(root)  # noqa: SLF001 - no other way
+    system = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
     found = path.makeQualified(system.getUri(), system.getWorkingDirectory()).toUri()
     return str(found.getPath()) if found.getScheme() == "file" else ""

@@ -164,12 +164,12 @@ class Lake:
 
     def _add(self, table: str, files: Iterable[File], once: Once) -> bool:
         from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.transaction import AddAction
+        from deltalake.transaction import AddAction, RemoveAction
 
         if table not in self._prepared:
             self.prepare(table)
         now_ms = time.time_ns() // 1_000_000
-        actions = [
+        actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size_bytes, dict(file.folders), now_ms, True, file.stats) for file in files
         ]
         once_only = CommitProperties({"isBlindAppend": True}, app_transactions=[Transaction(once.writer, once.number)])

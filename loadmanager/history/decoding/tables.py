@@ -3,7 +3,8 @@
 For tasks that write the tables themselves. Columns are without `day`, which follows from the others.
 """
 
-# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # (pyarrow ships no types)
 from __future__ import annotations
 

@@ -133,8 +133,7 @@ def advance(lake: Lake, stage: str, batch: int, marks: Iterable[Mark]) -> None:
     values = [(stage, batch, m.topic, m.partition, m.next_offset, m.rows, m.until_us) for m in marks]
     once = Once(f"{WRITER}/{stage}", batch)
     if lake.folder:
-        columns = dict(zip(_ROW, map(pa.array, zip(*values, strict=True)), strict=True))
-        lake.put("progress", columns, once)
+        lake.put("progress", dict(zip(_ROW, map(pa.array, zip(*values, strict=True)), strict=True)), once)
     else:
         lake.append("progress", _rows(lake, values), once)
     if batch % JOINED_EVERY == JOINED_EVERY - 1:
@@ -156,7 +155,7 @@ def _join(lake: Lake, stage: str, batch: int) -> None:
     lake.replace("progress", _rows(lake, values), f"stage = '{stage}' AND batch <= {batch}")
 
 
-_ROW = ("stage", "batch", "topic", "partition", "next_offset", "rows", "until")
+_ROW: tuple[str, ...] = ("stage", "batch", "topic", "partition", "next_offset", "rows", "until")
 
 
 def _rows(lake: Lake, values: Iterable[tuple[object, ...]]) -> DataFrame:

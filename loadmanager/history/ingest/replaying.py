@@ -6,6 +6,7 @@ driver, and what is known behind the batch goes back to it.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # (pyarrow ships no types)
 from __future__ import annotations
 

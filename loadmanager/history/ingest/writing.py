@@ -6,6 +6,7 @@ no commit names, and is told of once.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # (pyarrow ships no types)
 from __future__ import annotations
 

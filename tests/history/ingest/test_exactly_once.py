@@ -98,6 +98,16 @@ def test_a_run_of_many_batches_finds_what_repeats_an_earlier_one(spark, lake, tm
     assert differences(lake, undisturbed) == {}
 
 
+def test_where_only_spark_writes_the_tables_are_the_same(spark, lake, tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(Lake, "folder", "")
+    log, run = material.records(SEED), Batches(lake.root, plan(tmp_path), "one run")
+    for number, begin in enumerate((0.0, 0.6)):
+        run(material.raw(spark, log, begin, begin + 0.6), number)
+    refresh_gold(lake, TTL_S)
+    monkeypatch.undo()
+    assert differences(lake, undisturbed) == {}
+
+
 def test_a_second_ingest_is_refused_and_harms_nothing(spark, lake, tmp_path, undisturbed):
     log = material.records(SEED)
     one, two = (Batches(lake.root, plan(tmp_path), name) for name in ("one", "two"))
