@@ -28,8 +28,8 @@ from loadmanager.history import layout
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.utc import DAY_US
 
-ROWS_A_GROUP = 100_000
-"""So many rows are kept until they become a row group of the file."""
+ROWS_A_GROUP, BYTES_A_GROUP = 100_000, 64 << 20
+"""So many rows, or so many bytes of them, are kept until they become a row group of the file."""
 
 Columns = Mapping[str, Any]
 """Arrow arrays of one length, by name."""
@@ -82,7 +82,8 @@ class Files:
     def _writer(self, table: str, values: tuple[str, ...]) -> _Writer:
         key = (table, values)
         if key not in self._open:
-            self._open[key] = _Writer(self._root, table, dict(zip(layout.cut_by(table, TABLES[table]), values)))  # noqa: B905 - a table without folders
+            folders = dict(zip(layout.cut_by(table, TABLES[table]), values, strict=True))
+            self._open[key] = _Writer(self._root, table, folders)
         return self._open[key]
 
 
@@ -100,12 +101,13 @@ class _Writer:
             store_schema=False, metadata_collector=self._known,
         )  # fmt: skip
         self._rows: list[Any] = []
-        self._count = 0
+        self._count = self._size_bytes = 0
 
     def add(self, rows: Any) -> None:
         self._rows.append(rows)
         self._count += rows.num_rows
-        if self._count >= ROWS_A_GROUP:
+        self._size_bytes += rows.nbytes
+        if self._count >= ROWS_A_GROUP or self._size_bytes >= BYTES_A_GROUP:
             self._flush()
 
     def close(self) -> File:
@@ -116,8 +118,8 @@ class _Writer:
 
     def _flush(self) -> None:
         if self._count:
-            self._file.write_table(pa.concat_tables(self._rows), ROWS_A_GROUP * 2)
-            self._rows, self._count = [], 0
+            self._file.write_table(pa.concat_tables(self._rows), self._count)
+            self._rows, self._count, self._size_bytes = [], 0, 0
 
 
 def stats_of(metadata: Any, searched: tuple[str, ...]) -> str:
