@@ -98,15 +98,11 @@ def _throughput(spark: SparkSession, address: str, directory: Path) -> None:
     rows = _silver_rows(lake)
     cores = int(spark.sparkContext.defaultParallelism)
     floor = RECORDS / floor_s / cores
-    for name, took_s, target in (
-        ("bronze", clock.between("begun", "bronze"), 0.7),
-        ("bronze and silver", clock.between("begun", "progress"), 0.35),
-    ):
-        rate = RECORDS / took_s / cores
-        emit(
-            "ingest", f"Kafka to {name}, a core", rate, "records/s", floor=floor,
-            target=f"ratio ≥ {target}", met=rate >= target * floor, records=RECORDS, silver_rows=rows,
-        )  # fmt: skip
+    rate = RECORDS / clock.between("begun", "progress") / cores
+    emit(
+        "ingest", "Kafka to bronze and silver, a core", rate, "records/s", floor=floor,
+        target="ratio ≥ 0.35", met=rate >= 0.35 * floor, records=RECORDS, silver_rows=rows,
+    )  # fmt: skip
     took_s = _timed(lambda: refresh_gold(lake, TTL_S, everything=True))
     emit("ingest", "silver to gold, all of it", rows / took_s, "rows/s", seconds=round(took_s, 2))
 

@@ -1,4 +1,4 @@
-"""The lakehouse: where each table is, how it is read, and the three ways in which it is written.
+"""The lakehouse: where each table is, how it is read, and the four ways in which it is written.
 
 `Lake(spark, root)`; the root is a path or URI that Spark can write. Tables are Delta, each at its own path below
 `root/tables`. `table(name)` is a DataFrame with the schema of `schemas.py`; empty where the table does not exist yet.
@@ -7,6 +7,7 @@
 Each way of writing is one commit, and idempotent:
 
 * `append`: under a writer's name and a number; a number that was committed is skipped;
+* `add`: the same for files that are written already; a number that was committed is a Conflict;
 * `add_new`: only rows whose key is not there yet (an insert-only merge: nothing is rewritten);
 * `replace`: rows that match a condition replace all rows that match it.
 """
@@ -14,9 +15,15 @@ Each way of writing is one commit, and idempotent:
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.errors import AnalysisException
@@ -26,7 +33,11 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
 from loadmanager.history import layout
+from loadmanager.history.files import Columns, File, Files, local_root
 from loadmanager.history.schemas import TABLES
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -46,7 +57,10 @@ class Window(msgspec.Struct, frozen=True):
 
 ALWAYS = Window()
 _LATEST_COMMITS = 20
-_CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w+Exception")
+_CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w+Exception|Concurrent transaction failed")
+_ONE_WRITER: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By path. On a local file system Delta in the JVM looks for a commit's file before it renames its own to it, which is
+safe among threads of the JVM alone; `add` commits outside of it."""
 _NOT_THERE = frozenset(
     {"PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"}
 )
@@ -71,12 +85,18 @@ class Lake:
         self.root = root.rstrip("/")
         self._checked = False
         self._prepared: set[str] = set()
+        self._handles: dict[str, DeltaTable] = {}
 
     def path(self, table: str) -> str:
         """Path of a table. Raises KeyError for an unknown name."""
         if table not in TABLES:
             raise KeyError(table)
         return f"{self.root}/tables/{table}"
+
+    @cached_property
+    def folder(self) -> str:
+        """The absolute path of a lake on this machine's file system; empty for one elsewhere."""
+        return local_root(self.spark, self.root)
 
     def checkpoint(self, query: str, version: int) -> str:
         """Checkpoint path of a streaming query; each version of the job's plan has its own."""
@@ -126,6 +146,49 @@ class Lake:
         """
         self._writing(table, rows, "append", once.options() | ({"userMetadata": note} if note else {}))
 
+    def add(self, table: str, files: Iterable[File], once: Once) -> None:
+        """Append the rows of files that are below the table's path, on a local file system.
+
+        Raises Conflict where `once.writer` has committed this number or a higher one, or commits one meanwhile.
+        """
+        if not self._add(table, files, once):
+            raise self._conflict(table)
+
+    def put(self, table: str, columns: Columns, once: Once) -> None:
+        """Append rows that are here, as Arrow columns, to a lake on a local file system; otherwise as `append`."""
+        if table not in self._prepared:
+            self.prepare(table)
+        files = Files(self.folder)
+        files.add(table, columns)
+        self._add(table, files.close(), once)
+
+    def _add(self, table: str, files: Iterable[File], once: Once) -> bool:
+        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        if table not in self._prepared:
+            self.prepare(table)
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size_bytes, dict(file.folders), now_ms, True, file.stats) for file in files
+        ]
+        once_only = CommitProperties({"isBlindAppend": True}, app_transactions=[Transaction(once.writer, once.number)])
+        place = f"{self.folder}/tables/{table}"
+        if table not in self._handles:
+            self._handles[table] = DeltaTable(place)
+        handle = self._handles[table]
+        with self._alone(table), _ONE_WRITER[self.path(table)]:
+            handle.update_incremental()
+            last = handle.transaction_version(once.writer)
+            if last is not None and last >= once.number:
+                return False
+            handle.create_write_transaction(
+                actions, "append", handle.schema(), handle.metadata().partition_columns, commit_properties=once_only
+            )
+            # Hadoop's checksum of the file that a checkpoint by Spark left, and one by delta-rs has overwritten.
+            Path(place, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
+        return True
+
     def noted(self, table: str, note: str) -> bool:
         """Whether one of the latest commits of a table carries this note."""
         history = self.spark.sql(f"DESCRIBE HISTORY {layout.delta(self.path(table))} LIMIT {_LATEST_COMMITS}")
@@ -151,7 +214,7 @@ class Lake:
         if table not in self._prepared:
             self.prepare(table)
         rows = rows.select(*(name for name in TABLES[table].names if name in rows.columns))
-        with self._alone(table):
+        with self._alone(table), _ONE_WRITER[self.path(table)]:
             rows.write.format("delta").mode(mode).options(**options).save(self.path(table))
 
     @contextmanager
@@ -160,8 +223,11 @@ class Lake:
             yield
         except Exception as error:
             if _CONCURRENT.search(str(error)):
-                raise Conflict(f"another job writes table {table} of {self.root}: stop one of the two") from error
+                raise self._conflict(table) from error
             raise
+
+    def _conflict(self, table: str) -> Conflict:
+        return Conflict(f"another job writes table {table} of {self.root}: stop one of the two")
 
     def _read(self, table: str) -> DataFrame | None:
         path = self.path(table)

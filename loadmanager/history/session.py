@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import Invalid
-from loadmanager.history import jars
+from loadmanager.history import daemon, jars
 from loadmanager.history.gist import gist
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -150,6 +150,7 @@ def configuration(memory: str = "2g") -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": daemon.__name__,
         "spark.buffer.size": str(1 << 20),  # between the JVM and Python; by default 64 KiB, which took twice as long
         "spark.sql.codegen.cache.maxEntries": "2000",  # a batch of the ingest has more than the 100 that are kept
         "spark.databricks.delta.snapshotPartitions": "2",

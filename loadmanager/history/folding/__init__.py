@@ -10,6 +10,6 @@ sequential by nature; partitions run in parallel. How records are cut into batch
 
 from loadmanager.history.folding.job import Folded, fold
 from loadmanager.history.folding.seeding import seed
-from loadmanager.history.folding.states import SEEDED, Known, Position, kept, known, positions
+from loadmanager.history.folding.states import SEEDED, Known, Position, known, of_rows, positions
 
-__all__ = ["SEEDED", "Folded", "Known", "Position", "fold", "kept", "known", "positions", "seed"]
+__all__ = ["SEEDED", "Folded", "Known", "Position", "fold", "known", "of_rows", "positions", "seed"]

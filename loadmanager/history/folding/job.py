@@ -5,7 +5,7 @@ A task keeps one partition's table and some thousand rows; never a whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -19,11 +19,8 @@ from loadmanager.history.cycles import unsearched
 from loadmanager.history.folding.lists import ArrowBatch, Rows
 from loadmanager.history.folding.rows import KINDS, LISTS
 from loadmanager.history.folding.spreading import spread
-from loadmanager.history.folding.states import Known, Position
+from loadmanager.history.folding.states import Known
 from loadmanager.history.folding.verdicts import PartitionFold
-
-STATE, RECORD = 0, 1
-"""The kinds of a task's entries: chunks of the partition's state come before its records."""
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -69,31 +66,16 @@ def fold(raw_channel: DataFrame, known: Known, partitions: int, batch: int) -> F
         raise Invalid(f"a channel has 1 partition or more, not {partitions}")
     task_limit = int(raw_channel.sparkSession.conf.get("spark.sql.shuffle.partitions") or partitions)
     records = raw_channel.select(
-        "partition",
-        f.lit(RECORD).alias("kind"),
-        "offset",
-        "key",
-        f.col("value").alias("data"),
-        f.unix_micros("appended_at").alias("appended_us"),
+        "partition", "offset", "key", f.col("value").alias("data"), f.unix_micros("appended_at").alias("appended_us")
     )
-    if known.rows is not None:
-        begun = known.rows.select(
-            "partition",
-            f.lit(STATE).alias("kind"),
-            f.col("chunk").cast("long").alias("offset"),
-            f.lit(None).cast("binary").alias("key"),
-            "data",
-            f.lit(0).cast("long").alias("appended_us"),
-        )
-        records = begun.unionByName(records)
     ordered = spread(records, f.col("partition"), min(partitions, task_limit))
-    ordered = ordered.sortWithinPartitions("partition", "kind", "offset")
-    task = partial(fold_task, partitions=partitions, batch=batch, known=dict(known.positions))
+    ordered = ordered.sortWithinPartitions("partition", "offset")
+    task = partial(fold_task, partitions=partitions, batch=batch, known=known)
     return Folded(ordered.mapInArrow(task, LISTS))
 
 
-Entry = tuple[int, int, int, bytes | None, bytes | None, int]
-"""partition, kind, offset (of a state: chunk), key, data, appended_us."""
+Entry = tuple[int, int, bytes | None, bytes | None, int]
+"""partition, offset, key, data, appended_us."""
 
 
 def entries(batches: Iterable[ArrowBatch]) -> Iterator[Entry]:
@@ -102,28 +84,19 @@ def entries(batches: Iterable[ArrowBatch]) -> Iterator[Entry]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def fold_task(
-    batches: Iterable[ArrowBatch], partitions: int, batch: int, known: Mapping[int, Position]
-) -> Iterator[ArrowBatch]:
-    """Run as a task: batches of entries of whole partitions, ordered by partition, kind and offset, into LISTS."""
+def fold_task(batches: Iterable[ArrowBatch], partitions: int, batch: int, known: Known) -> Iterator[ArrowBatch]:
+    """Run as a task: batches of entries of whole partitions, ordered by partition and offset, into LISTS."""
     rows = Rows(KINDS)
     with unsearched():
         for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):
             if partition >= partitions:
                 raise Invalid(f"a record is of partition {partition}, but the channel is said to have {partitions}")
-            yield from _fold(PartitionFold(partition, partitions, batch, rows), of_partition, rows, known)
-
-
-def _fold(
-    folding: PartitionFold, entries: Iterable[Entry], rows: Rows, known: Mapping[int, Position]
-) -> Iterator[ArrowBatch]:
-    for kind, of_kind in groupby(entries, key=itemgetter(1)):
-        if kind == STATE:
-            folding.resume(known[folding.partition], [data or b"" for _, _, _, _, data, _ in of_kind])
-            continue
-        for _, _, offset, key, data, appended_us in of_kind:
-            folding.take(offset, key, data, appended_us)
-            if rows.full:
-                yield from rows.drain()
-    folding.finish()
-    yield from rows.drain()
+            folding = PartitionFold(partition, partitions, batch, rows)
+            if partition in known.positions:
+                folding.resume(known.positions[partition], known.chunks[partition])
+            for _, offset, key, data, appended_us in of_partition:
+                folding.take(offset, key, data, appended_us)
+                if rows.full:
+                    yield from rows.drain()
+            folding.finish()
+            yield from rows.drain()

@@ -7,12 +7,14 @@ the channel. The state in force is the one with the highest offset; of equals, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.folding.lists import Row
+from loadmanager.history.schemas import CHANNEL_STATE
 from statechannel.errors import BadSnapshot
 from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import Decoding, SnapshotInfo, encode
@@ -38,26 +40,14 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Where partitions stand, and the rows of exactly these states; `rows` is None where there are none.
-
-    `rows` depend on no table: Spark drops cached data of a table as soon as the table is written.
-    """
+    """Where partitions stand, and the chunks of exactly these states, in order."""
 
     positions: Mapping[int, Position] = {}
-    rows: DataFrame | None = None
+    chunks: Mapping[int, Sequence[bytes]] = {}
 
-    def behind(self, moved: Mapping[int, Position], rows: DataFrame) -> Known:
-        """Where partitions stand after a batch that moved these; `rows` are their states, kept already."""
-        if not moved:
-            return self
-        if self.rows is not None and not self.positions.keys() <= moved.keys():
-            rows = kept(rows.unionByName(self.rows.where(~f.col("partition").isin(list(moved)))))
-        return Known({**self.positions, **moved}, rows)
-
-
-def kept(rows: DataFrame) -> DataFrame:
-    """The rows, computed once at first use, and independent of any table from then on."""
-    return rows.localCheckpoint(eager=False)
+    def behind(self, moved: Known) -> Known:
+        """Where partitions stand after a batch that moved these."""
+        return Known({**self.positions, **moved.positions}, {**self.chunks, **moved.chunks})
 
 
 def packed(state: PartitionState, batch: int, at_ms: int, held: int | None = None) -> Iterator[Row]:
@@ -102,9 +92,19 @@ def positions(state: DataFrame, before: int | None = None) -> dict[int, Position
 
 
 def known(state: DataFrame, before: int) -> Known:
-    """Where partitions stand as of the batches before that one, and the rows of it."""
+    """Where partitions stand as of the batches before that one, and the chunks of it."""
     there = positions(state, before)
-    return Known(there, kept(chosen(state, there))) if there else Known()
+    return of_rows(chosen(state, there).collect()) if there else Known()
+
+
+def of_rows(rows: Iterable[Sequence[Any]]) -> Known:
+    """The states in rows of CHANNEL_STATE, with one state for each partition."""
+    there: dict[int, Position] = {}
+    chunks: dict[int, list[bytes]] = {}
+    for partition, batch, next_offset, _, _, data, held in sorted(rows, key=lambda row: (row[0], row[3])):
+        there[partition] = Position(batch, next_offset, held)
+        chunks.setdefault(partition, []).append(bytes(data))
+    return Known(there, chunks)
 
 
 def chosen(state: DataFrame, wanted: Mapping[int, Position]) -> DataFrame:
@@ -115,4 +115,4 @@ def chosen(state: DataFrame, wanted: Mapping[int, Position]) -> DataFrame:
         "partition int, batch long, next_offset long",
     )
     near = state.where(f.col("batch").isin(batches))
-    return near.join(f.broadcast(keys), ["partition", "batch", "next_offset"], "left_semi")
+    return near.join(f.broadcast(keys), ["partition", "batch", "next_offset"], "left_semi").select(*CHANNEL_STATE.names)

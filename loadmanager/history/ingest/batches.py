@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -15,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
 
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.history import utc
 from loadmanager.history.ingest import silver
@@ -22,9 +24,10 @@ from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.logs import INSTEAD, Logs, refuse_other_records
 from loadmanager.history.ingest.progress import SILVER, WRITER, Partition, Reached, advance, arrived, reached
 from loadmanager.history.ingest.verdicts import forget
+from loadmanager.history.ingest.writing import Written, write_files
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
-from loadmanager.history.sources import Source
+from loadmanager.history.sources import TOPICS, Source
 
 STATES_KEPT = 25
 """Every so many batches, states that no replay starts from any more are dropped, except one a day."""
@@ -75,9 +78,13 @@ class Batches:
         after = before
         with refusing_repeats():
             new = rows.where(self._order.is_new(before))
-            if not new.isEmpty():  # a number that bronze has used for nothing could not be used again
-                self._keep(lake, new, before)
-                after = self._reached = finish(lake, before, self._plan, self._memory)
+            if lake.folder:
+                written = write_files(new, lake.folder, before.batch + 1)
+                kept = self._add(lake, written, before)
+            else:
+                written, kept = None, self._keep(lake, new, before)
+            if kept:
+                after = self._reached = finish(lake, before, self._plan, self._memory, written)
         self._order = self._order.behind(before, after)
 
     def _ready(self, rows: DataFrame) -> tuple[Lake, Reached]:
@@ -87,12 +94,26 @@ class Batches:
         for key, value in _FOR_BATCHES.items():
             session.conf.set(key, value)
         self._lake = Lake(session, self._root)
+        if self._lake.folder:
+            prepare_all(self._lake)
         self._reached = self._reached or complete(self._lake, self._plan)
         if self._reached.next_offsets:
             refuse_other_records(self._lake, first_of(rows.where(self._reached.is_below())))
         return self._lake, self._reached
 
-    def _keep(self, lake: Lake, new: DataFrame, before: Reached) -> None:
+    def _add(self, lake: Lake, written: Written, before: Reached) -> bool:
+        """Commit bronze's files; returns whether there are any."""
+        if not written.marks:  # a number that bronze has used for nothing could not be used again
+            return False
+        self._logs.check(lake, before)  # again: a topic may have become another one while its records were read
+        lake.add("bronze", written.files["bronze"], Once(WRITER, before.batch + 1))
+        self._plan.failpoints.reached("bronze")
+        return True
+
+    def _keep(self, lake: Lake, new: DataFrame, before: Reached) -> bool:
+        """The same on a file system that only Spark writes to."""
+        if new.isEmpty():
+            return False
         number = before.batch + 1
         note = f"{self._run}/{number}"
         rows = new.select(
@@ -107,6 +128,14 @@ class Batches:
             lake.remove("bronze", f"batch = {number}")
             raise
         self._plan.failpoints.reached("bronze")
+        return True
+
+
+def prepare_all(lake: Lake) -> None:
+    """Make the tables of a batch, before tasks put files there: a folder that has files does not become a table."""
+    with ThreadPoolExecutor(silver.WRITES_AT_ONCE) as pool:
+        tables = ("bronze", "quarantine", "channel_state", *silver.DECODERS, *TOPICS[CHANNEL_TOPIC].tables)
+        list(pool.map(lake.prepare, tables))
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -157,18 +186,20 @@ def complete(lake: Lake, plan: Plan) -> Reached:
     return finish(lake, reached(lake, SILVER), plan)
 
 
-def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None = None) -> Reached:
+def finish(
+    lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None = None, written: Written | None = None
+) -> Reached:
     """Write what follows from the batch behind `before`, if bronze has it. Idempotent.
 
     Everything is made from bronze's rows: the topics may hold less by now, and a second computation must give the same.
-    `memory` belongs to the run that has begun the batch; None if another run has.
+    `memory` belongs to the run that has begun the batch, and so does what it has `written`; None if another run has.
     """
     number = before.batch + 1
-    rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names)
-    marks = tuple(arrived(rows))
-    if not marks:
+    batch = silver.Batch(number, () if written is None else written.marks, before, memory, written)
+    if written is None:
+        batch = msgspec.structs.replace(batch, marks=tuple(arrived(batch.rows(lake))))
+    if not (marks := batch.marks):
         return before
-    batch = silver.Batch(number, rows, marks, before, memory)
     silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
     advance(lake, SILVER, number, marks)
     plan.failpoints.reached("progress")

@@ -1,59 +1,45 @@
 """Counts what decoded records or a replay say, in one job before anything is written.
 
-The counts say which tables get rows, the time span of reports, and where partitions stand: an empty commit costs as
-much as any other. The same job decodes or replays; what is persisted of it is there afterwards.
+The counts say which tables get rows: an empty commit costs as much as any other. The same job decodes or replays; what
+is persisted of it is there afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history import decoding
-from loadmanager.history.folding import Folded, Position
+from loadmanager.history.folding import Folded
 from loadmanager.history.folding.rows import KINDS
-from loadmanager.history.ingest.repeats import HEADS, Bounds
 
 UNREADABLE = "unreadable"
 """Counted beside the tables: records that no decoder could read."""
 
 
-class Count(msgspec.Struct, frozen=True):
-    """Rows by table; the time span of reports by topic of HEADS; the new position of each partition that moved on."""
-
-    rows: Mapping[str, int]
-    spans: Mapping[str, Bounds] = {}
-    positions: Mapping[int, Position] = {}
-
-    def any(self, name: str) -> bool:
-        """Whether there are rows of a table."""
-        return self.rows.get(name, 0) > 0
+Count = Mapping[str, int]
+"""Rows by table, of those that have any."""
 
 
 def count_decoded(decoded: DataFrame) -> Count:
     """Count decoded records, without looking for repeats."""
     sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
-    times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
-    [(rows, first, last)] = decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max)).collect()
-    spans = {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
-    return Count(_known(rows), spans)
+    [(rows,)] = decoded.agg(_each(sizes, f.sum)).collect()
+    return _some(rows)
 
 
 def count_folded(folded: Folded) -> Count:
     """Count the rows of a fold, by their kind."""
-    heads = f.filter("state", lambda row: row.chunk == 0)
-    states = f.transform(heads, lambda row: f.struct(row.partition, row.batch, row.next_offset, row.held))
     lengths = {kind: f.size(f.col(kind)) for kind in KINDS}
     there = {name: f.when(length > 0, length) for name, length in lengths.items()}
-    [(rows, moved)] = folded.lists.agg(_each(there, f.sum), f.flatten(f.collect_list(states))).collect()
-    return Count(_known(rows), positions={partition: Position(*position) for partition, *position in moved})
+    [(rows,)] = folded.lists.agg(_each(there, f.sum)).collect()
+    return _some(rows)
 
 
-def _known(rows: Mapping[str, int | None]) -> Mapping[str, int]:
-    return {name: number or 0 for name, number in rows.items()}
+def _some(rows: Mapping[str, int | None]) -> Count:
+    return {name: number for name, number in rows.items() if number}
 
 
 def _each(columns: Mapping[str, Column], aggregate: object) -> Column:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructType
@@ -44,6 +45,13 @@ class Mark(msgspec.Struct, frozen=True):
     rows: int
     until_us: int
     first: int = 0
+
+    def joined(self, other: Mark) -> Mark:
+        """One mark for other rows of the same partition too."""
+        return Mark(
+            self.topic, self.partition, max(self.next_offset, other.next_offset), self.rows + other.rows,
+            max(self.until_us, other.until_us), min(self.first, other.first),
+        )  # fmt: skip
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -123,7 +131,11 @@ def positions(lake: Lake, reached: Reached) -> DataFrame:
 def advance(lake: Lake, stage: str, batch: int, marks: Iterable[Mark]) -> None:
     """A stage is complete up to these marks."""
     values = [(stage, batch, m.topic, m.partition, m.next_offset, m.rows, m.until_us) for m in marks]
-    lake.append("progress", _rows(lake, values), Once(f"{WRITER}/{stage}", batch))
+    once = Once(f"{WRITER}/{stage}", batch)
+    if lake.folder:
+        lake.put("progress", dict(zip(_ROW, map(pa.array, zip(*values, strict=True)), strict=True)), once)
+    else:
+        lake.append("progress", _rows(lake, values), once)
     if batch % JOINED_EVERY == JOINED_EVERY - 1:
         with suppress(Conflict):  # its files are being joined: there is a next time
             _join(lake, stage, batch)
@@ -141,6 +153,9 @@ def _join(lake: Lake, stage: str, batch: int) -> None:
     )
     values = [tuple(row) for row in last.collect()]  # of rows that are read from what they replace none would be left
     lake.replace("progress", _rows(lake, values), f"stage = '{stage}' AND batch <= {batch}")
+
+
+_ROW: tuple[str, ...] = ("stage", "batch", "topic", "partition", "next_offset", "rows", "until")
 
 
 def _rows(lake: Lake, values: Iterable[tuple[object, ...]]) -> DataFrame:

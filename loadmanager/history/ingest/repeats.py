@@ -8,13 +8,17 @@ offset is that record itself: a batch that is run again repeats nothing, whichev
 was cut off.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (pyarrow ships no types)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
@@ -26,6 +30,8 @@ from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
 PLACE = ("topic", "partition", "offset")
 IDENTITY = ("topic", "who", "incarnation", "at")
+Reports = Any
+"""A `pyarrow.Table` of REPORTS: pyarrow says nothing about its types."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -59,21 +65,33 @@ HEADS = (
     Head(DECISIONS_TOPIC, "decision", "decision", "id"),
 )
 KEPT = 2
-"""Batches of which a run keeps hashes of reports: brokers' clocks and reports are seconds apart, and so are batches."""
+"""Batches of which a run keeps the reports: brokers' clocks and reports are seconds apart, and so are batches."""
+
+REPORTS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("who", pa.string()),
+        ("incarnation", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+"""PLACE and IDENTITY of a batch's reports, which the driver holds: some 60 bytes each."""
 
 Bounds = tuple[int, int]
 """First and last, microseconds since 1970."""
 
 
 class Recent:
-    """Hashes of the reports of a run's last batches, so that most batches need not ask the lake.
+    """The reports of a run's last batches, so that most batches need not ask the lake.
 
     A batch's own reports join when they are examined. `remembered` says whether a batch's spans lie after everything
     that is not here: after what the lake had before the run, and after batches that were dropped (see KEPT).
     """
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[DataFrame, Mapping[str, int]]] = deque()
+        self._kept: deque[tuple[Reports, Mapping[str, Bounds]]] = deque()
         self._older: dict[str, int] = {}
 
     def learn(self, lake: Lake, spans: Mapping[str, Bounds]) -> None:
@@ -89,73 +107,76 @@ class Recent:
         return all(begin_us > self._older[topic] for topic, (begin_us, _) in spans.items())
 
     @property
-    def kept(self) -> list[DataFrame]:
-        """Hashes of reports, as `_hashed` has them."""
-        return [rows for rows, _ in self._kept]
+    def kept(self) -> list[Reports]:
+        """The batches that are remembered."""
+        return [reports for reports, _ in self._kept]
 
-    def join(self, hashed: DataFrame, spans: Mapping[str, Bounds]) -> None:
+    def join(self, reports: Reports, spans: Mapping[str, Bounds]) -> None:
         """Add a batch's reports, and drop the oldest batch."""
-        self._kept.append((hashed, {topic: last_us for topic, (_, last_us) in spans.items()}))
+        self._kept.append((reports, spans))
         if len(self._kept) > KEPT:
-            _, lasts = self._kept.popleft()
-            for topic, last_us in lasts.items():
+            _, oldest = self._kept.popleft()
+            for topic, (_, last_us) in oldest.items():
                 self._older[topic] = max(last_us, self._older[topic])
 
 
-def repeats(
-    lake: Lake, decoded: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None = None
-) -> DataFrame | None:
+def repeats(lake: Lake, reports: Reports, recent: Recent | None = None) -> DataFrame | None:
     """PLACE of the records to leave out; None where there are none. Deletions never are left out.
 
-    `spans`: of each topic, from when to when its reports were measured (microseconds, both included). The result is
-    computed once, before any table is written, and does not change with the tables. Give `recent` if the batch is one
-    of a run, and comes once.
+    The result is computed once, before any table is written, and does not change with the tables. Give `recent` if the
+    batch is one of a run, and comes once.
     """
+    spans = _spans(reports)
     if not spans:
         return None
-    reports = _identified(decoded)
-    if not _suspected(lake, reports, spans, recent):
-        return None
-    there = _recorded(lake, spans)
+    if recent is not None:
+        recent.learn(lake, spans)
+        new = recent.remembered(spans) and _differ([reports, *recent.kept])
+        recent.join(reports, spans)
+        if new:
+            return None
     order = Over.partitionBy(*IDENTITY).orderBy("partition", "offset")
-    ranked = reports.withColumn("rank", f.row_number().over(order))
-    known = there.select(*IDENTITY, f.struct("partition", "offset").alias("known"))
+    ranked = lake.spark.createDataFrame(reports).withColumn("rank", f.row_number().over(order))
+    known = _recorded(lake, spans).select(*IDENTITY, f.struct("partition", "offset").alias("known"))
     elsewhere = f.col("known").isNotNull() & (f.col("known") != f.struct("partition", "offset"))
     again = ranked.join(known, list(IDENTITY), "left").where((f.col("rank") > 1) | elsewhere).select(*PLACE)
     found = again.localCheckpoint()  # `persist` would be computed anew whenever one of these tables is written
     return None if found.isEmpty() else found
 
 
-def _suspected(lake: Lake, reports: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None) -> bool:
-    """Whether two of these reports, at different places, may be the same, by hashes alone.
-
-    This is nearly always enough: repeats are rare, and ordering all reports by their identity takes long.
-    """
-    hashed = _hashed(reports)
-    if recent is None:
-        others = [_hashed(_recorded(lake, spans))]
-    else:
-        recent.learn(lake, spans)
-        others = recent.kept if recent.remembered(spans) else [_hashed(_recorded(lake, spans))]
-        hashed = hashed.localCheckpoint(eager=False)  # `persist` is undone when bronze gets the next batch
-        recent.join(hashed, spans)
-    everything = reduce(DataFrame.union, others, hashed)
-    places = everything.groupBy("identity").agg(f.min("place").alias("first"), f.max("place").alias("last"))
-    return not places.where(f.col("first") != f.col("last")).isEmpty()
+def _spans(reports: Reports) -> dict[str, Bounds]:
+    """Of each topic, from when to when its reports were measured, both included."""
+    times = reports.select(["topic"]).append_column("us", reports["at"].cast(pa.int64()))
+    found = times.group_by("topic").aggregate([("us", "min"), ("us", "max")]).to_pylist()
+    return {each["topic"]: (each["us_min"], each["us_max"]) for each in found}
 
 
-def _hashed(reports: DataFrame) -> DataFrame:
-    return reports.select(f.xxhash64(*IDENTITY).alias("identity"), f.xxhash64("partition", "offset").alias("place"))
+def _differ(batches: Sequence[Reports]) -> bool:
+    """Whether no two of the reports are the same."""
+    together = pa.concat_tables(batches)
+    return together.group_by(list(IDENTITY)).aggregate([]).num_rows == together.num_rows
 
 
-def _identified(decoded: DataFrame) -> DataFrame:
-    """PLACE and IDENTITY of decoded reports: a record has one of the columns of HEADS, or none."""
+def reports_of(decoded: DataFrame) -> Reports:
+    """The reports among decoded records: such a record has one of the columns of HEADS."""
     who = f.coalesce(*(f.col(f"{head.column}.{head.who}") for head in HEADS))
     known = [f.col(f"{head.column}.{head.incarnation}") for head in HEADS if head.incarnation]
     at = f.coalesce(*(f.col(f"{head.column}.at") for head in HEADS))
     incarnation = f.coalesce(*known, f.lit(0)).cast("long")
     rows = decoded.select(*PLACE, who.alias("who"), incarnation.alias("incarnation"), at.alias("at"))
-    return rows.where(f.col("at").isNotNull())
+    return rows.where(f.col("at").isNotNull()).toArrow().cast(REPORTS)
+
+
+def reports_in(table: str, columns: Mapping[str, Any]) -> Reports | None:
+    """The reports among rows of a table, as Arrow columns; None if the table is not one of HEADS."""
+    head = next((head for head in HEADS if head.table == table), None)
+    if head is None:
+        return None
+    at = columns["at"]
+    incarnation = columns[head.incarnation] if head.incarnation else pa.repeat(pa.scalar(0, pa.int64()), len(at))
+    topic = pa.repeat(head.topic, len(at))
+    values = (topic, columns["partition"], columns["offset"], columns[head.who], incarnation, at)
+    return pa.table(list(values), names=REPORTS.names).filter(at.is_valid()).cast(REPORTS)
 
 
 def _recorded(lake: Lake, spans: Mapping[str, Bounds]) -> DataFrame:

@@ -14,10 +14,9 @@ from pyspark.sql import functions as f
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding, folding
 from loadmanager.history.decoding import NEWER
-from loadmanager.history.ingest.counting import count_decoded
 from loadmanager.history.ingest.gold import GOLD
 from loadmanager.history.ingest.progress import Mark, advance, reached
-from loadmanager.history.ingest.repeats import repeats
+from loadmanager.history.ingest.repeats import repeats, reports_of
 from loadmanager.history.ingest.silver import DECODERS, without
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import RAW
@@ -42,7 +41,7 @@ def reread(lake: Lake) -> int:
 
 
 def _insert(lake: Lake, decoded: DataFrame, topics: list[str]) -> None:
-    first = without(decoded, repeats(lake, decoded, count_decoded(decoded).spans))
+    first = without(decoded, repeats(lake, reports_of(decoded)))
     for topic in topics:
         for table in TOPICS[topic].tables:
             lake.add_new(table, DECODERS[table](first), ("partition", "offset"))

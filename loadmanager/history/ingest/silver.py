@@ -8,7 +8,7 @@ order: a batch that is run again starts from the states of earlier batches, what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -19,16 +19,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
-from loadmanager.history import decoding
-from loadmanager.history.folding import Known, Position
+from loadmanager.history import decoding, folding
+from loadmanager.history.files import File, Files
+from loadmanager.history.folding import Known
 from loadmanager.history.ingest.counting import UNREADABLE, count_decoded, count_folded
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.progress import WRITER, Mark, Reached, positions
-from loadmanager.history.ingest.repeats import PLACE, Recent, repeats
-from loadmanager.history.ingest.verdicts import Verdicts, verdicts
+from loadmanager.history.ingest.repeats import PLACE, Recent, repeats, reports_of
+from loadmanager.history.ingest.replaying import fold_files
+from loadmanager.history.ingest.verdicts import follow, verdicts
+from loadmanager.history.ingest.writing import Written
 from loadmanager.history.lake import Lake, Once
-from loadmanager.history.sources import Source, missing
-from loadmanager.history.sources.topics import TOPICS
+from loadmanager.history.schemas import RAW
+from loadmanager.history.sources import TOPICS, Source, missing
 
 DECODERS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "broker_load": decoding.broker_load,
@@ -53,20 +56,25 @@ class Memory(msgspec.Struct):
 class Batch(msgspec.Struct, frozen=True):
     """The records of a batch that bronze has, and where the ingest was before it.
 
-    `memory` is the run's, if that run has begun the batch. If another run has, perhaps of an older release, any part of
-    the batch may be written, and the lake is asked.
+    `memory` is the run's, if that run has begun the batch, and so are the files that it has `written`, if it writes
+    files. If another run has begun it, perhaps of an older release, any part of the batch may be in the lake already,
+    and the lake is asked.
     """
 
     number: int
-    rows: DataFrame
     marks: tuple[Mark, ...]
     before: Reached
     memory: Memory | None
+    written: Written | None = None
 
     @property
     def once(self) -> Once:
         """The writer's name and number for each table's commit."""
         return Once(WRITER, self.number)
+
+    def rows(self, lake: Lake) -> DataFrame:
+        """Its records."""
+        return lake.table("bronze").where(f.col("batch") == self.number).select(*RAW.names)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -81,7 +89,8 @@ def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints:
     while the other is judged. After a failure no further write begins.
     """
     kept: list[DataFrame] = []
-    bad = [] if batch.before.followed_by(batch.marks) else [missing(batch.rows, positions(lake, batch.before))]
+    followed = batch.before.followed_by(batch.marks)
+    bad = Part() if followed else Part(bad=[missing(batch.rows(lake), positions(lake, batch.before))])
     with _kept_meanwhile(kept), ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
         try:
             judging = [
@@ -91,12 +100,12 @@ def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints:
             writing: list[Future[None]] = []
             for judged in as_completed(judging):
                 part = judged.result()
-                bad += part.bad
+                bad.bad += part.bad
+                bad.bad_files += part.bad_files
                 writing += map(pool.submit, part.writes)
             failpoints.reached("judged")
-            if bad:
-                every = reduce(DataFrame.unionByName, bad)
-                writing.append(pool.submit(lake.append, "quarantine", every, batch.once))
+            if bad.bad or bad.bad_files:
+                writing.append(pool.submit(_quarantine, lake, batch, bad))
             for written in as_completed(writing):
                 written.result()
                 failpoints.reached("head")
@@ -116,54 +125,86 @@ def _kept_meanwhile(kept: list[DataFrame]) -> Generator[None]:
 
 
 class Part(msgspec.Struct):
-    """The writes of one part of the records, independent of each other, and rows for the quarantine (rarely any)."""
+    """The writes of one part of the records, independent of each other, and what goes to quarantine (rarely any).
+
+    That is one commit for all parts: `bad` are rows, `bad_files` are written already.
+    """
 
     writes: list[Callable[[], None]] = []
     bad: list[DataFrame] = []
+    bad_files: list[File] = []
+
+
+def _quarantine(lake: Lake, batch: Batch, part: Part) -> None:
+    if batch.written is None:
+        lake.append("quarantine", reduce(DataFrame.unionByName, part.bad), batch.once)
+        return
+    files = Files(lake.folder)
+    for rows in part.bad:
+        found = rows.toArrow()
+        files.add("quarantine", dict(zip(found.column_names, found.columns, strict=True)))
+    if every := [*part.bad_files, *files.close()]:
+        lake.add("quarantine", every, batch.once)
 
 
 def _of_channel(lake: Lake, batch: Batch, source: Source, partitions: int, kept: list[DataFrame]) -> Part:
     memory = batch.memory
-    records = batch.rows.where(f.col("topic") == CHANNEL_TOPIC) if CHANNEL_TOPIC in batch.topics else None
+    if memory is not None and memory.known is not None:
+        known = memory.known
+    else:
+        known = folding.known(lake.table("channel_state"), batch.number)
+    records = CHANNEL_TOPIC in batch.topics
+    if batch.written is not None and follow(batch.marks, known):
+        return _of_files(lake, batch, known, partitions) if records else Part()
     fold = verdicts(
-        lake, batch.number, records, batch.marks, source, partitions,
-        resumed=memory is None, remembered=memory and memory.known,
+        lake, batch.number, batch.rows(lake).where(f.col("topic") == CHANNEL_TOPIC) if records else None, batch.marks,
+        source, partitions, known, resumed=memory is None,
     )  # fmt: skip
     if fold is None:
         return Part()
     kept.append(fold.folded.lists)
     counted = count_folded(fold.folded)
-    part = Part(bad=[fold.folded.unreadable] if counted.any("unreadable") else [])
-    for table in TOPICS[CHANNEL_TOPIC].tables:
-        if counted.any(table):
-            part.writes.append(partial(fold.write, lake, table, batch.once))
-    if counted.any("state"):
-        part.writes.append(partial(_keep_states, lake, batch, fold, counted.positions))
+    part = Part(bad=[fold.folded.unreadable] if "unreadable" in counted else [])
+    tables = [table for table in TOPICS[CHANNEL_TOPIC].tables if table in counted]
+    part.writes += [partial(fold.write, lake, table, batch.once) for table in tables]
+    if "state" in counted:
+        part.writes.append(partial(lake.append, "channel_state", fold.folded.state, batch.once))
+    if memory is not None:
+        memory.known = None  # asked for anew: a seed may have become known
     return part
 
 
-def _keep_states(lake: Lake, batch: Batch, fold: Verdicts, moved: Mapping[int, Position]) -> None:
-    lake.append("channel_state", fold.state, batch.once)
+def _of_files(lake: Lake, batch: Batch, known: Known, partitions: int) -> Part:
+    assert batch.written is not None
+    folded = fold_files(lake.spark, lake.folder, batch.written.files["bronze"], known, partitions, batch.number)
     if batch.memory is not None:
-        batch.memory.known = fold.known.behind(moved, fold.state)
+        batch.memory.known = known.behind(folded.known)
+    files = dict(folded.files)
+    bad = files.pop("quarantine", [])
+    return Part([partial(lake.add, table, each, batch.once) for table, each in files.items()], bad_files=bad)
 
 
 def _of_others(lake: Lake, batch: Batch, kept: list[DataFrame]) -> Part:
     if batch.topics <= {CHANNEL_TOPIC}:
         return Part()
-    records = batch.rows.where(f.col("topic") != CHANNEL_TOPIC)
+    written, recent = batch.written, batch.memory and batch.memory.recent
+    files = {} if written is None else dict(written.files)
+    bad_files = files.pop("quarantine", [])
+    again = None if written is None else repeats(lake, written.reports, recent)
+    if written is not None and again is None:
+        writes = [partial(lake.add, table, each, batch.once) for table, each in files.items() if table != "bronze"]
+        return Part(writes, bad_files=bad_files)
+    records = batch.rows(lake).where(f.col("topic") != CHANNEL_TOPIC)
     decoded = decoding.decode(records).persist(StorageLevel.MEMORY_AND_DISK)
     kept.append(decoded)
     counted = count_decoded(decoded)
-    again = repeats(lake, decoded, counted.spans, batch.memory and batch.memory.recent)
+    if written is None:
+        again = repeats(lake, reports_of(decoded), recent)
     first = without(decoded, again)
     return Part(
-        [
-            partial(lake.append, table, make(first), batch.once)
-            for table, make in DECODERS.items()
-            if counted.any(table)
-        ],
-        [decoding.unreadable(decoded)] if counted.any(UNREADABLE) else [],
+        [partial(lake.append, table, make(first), batch.once) for table, make in DECODERS.items() if table in counted],
+        [decoding.unreadable(decoded)] if written is None and UNREADABLE in counted else [],
+        bad_files,
     )
 
 

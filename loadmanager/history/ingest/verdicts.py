@@ -26,16 +26,10 @@ SEEDER = f"{WRITER}/seed"
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """The results of a batch's replay.
-
-    `partly`: some of it may be written already, under this number or another one. `known` is where partitions stood
-    before it, `state` the rows of the states behind it, kept from their first use on.
-    """
+    """The results of a batch's replay. `partly`: some of it may be written already, under this number or another."""
 
     folded: folding.Folded
     partly: bool
-    known: Known
-    state: DataFrame
 
     def write(self, lake: Lake, table: str, once: Once) -> None:
         """Write `channel` or `transition`."""
@@ -46,6 +40,11 @@ class Verdicts(msgspec.Struct, frozen=True):
             lake.append(table, rows, once)
 
 
+def follow(marks: Iterable[Mark], known: Known) -> bool:
+    """Whether a batch with these marks can be replayed from what is known, and nothing has waited for this release."""
+    return not _waiting(known) and not _lacking(marks, known)
+
+
 def verdicts(
     lake: Lake,
     batch: int,
@@ -53,29 +52,44 @@ def verdicts(
     marks: Iterable[Mark],
     source: Source,
     partitions: int,
+    known: Known,
     *,
     resumed: bool,
-    remembered: Known | None = None,
 ) -> Verdicts | None:
     """Replay a batch's records of the channel, and what has waited for this release; None if there is neither.
 
-    `marks` are the batch's; `remembered` is where partitions stand, if that is known. The caller must unpersist the
-    result's `lists`.
+    `marks` are the batch's; `known` is where partitions stand. The caller must unpersist the result's `lists`.
     """
-    known = folding.known(lake.table("channel_state"), batch) if remembered is None else remembered
-    positions = known.positions.items()
-    waiting = {number: at for number, at in positions if at.held is not None and at.held <= NEWEST_VERSION}
+    waiting = _waiting(known)
     if records is None and not waiting:
         return None
     rows = _waited(lake, batch, waiting)
     if records is not None:
-        firsts = {mark.partition: mark.first for mark in marks if mark.topic == CHANNEL_TOPIC}
-        if _seed(lake, batch, firsts, source, known.positions):
+        if lacking := _lacking(marks, known):
+            _seed(lake, batch, lacking, source, known)
             known = folding.known(lake.table("channel_state"), batch)
         rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
     folded = folding.fold(rows, known, partitions, batch)
     folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
-    return Verdicts(folded, bool(waiting) or resumed, known, folding.kept(folded.state))
+    return Verdicts(folded, bool(waiting) or resumed)
+
+
+def _waiting(known: Known) -> dict[int, Position]:
+    """Partitions with a record of a format that was too new, and is not for this release."""
+    positions = known.positions.items()
+    return {number: at for number, at in positions if at.held is not None and at.held <= NEWEST_VERSION}
+
+
+def _lacking(marks: Iterable[Mark], known: Known) -> dict[int, int]:
+    """The first offsets of partitions whose records don't follow what is known.
+
+    A partition that waits lacks nothing: what its replay has not read yet is in bronze.
+    """
+    firsts = {mark.partition: mark.first for mark in marks if mark.topic == CHANNEL_TOPIC}
+    there = known.positions
+    begins = {number: there[number].next_offset if number in there else 0 for number in firsts}
+    held = {number for number, at in there.items() if at.held is not None}
+    return {number: first for number, first in firsts.items() if number not in held and first > begins[number]}
 
 
 def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFrame:
@@ -86,19 +100,10 @@ def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFram
     return bronze.where(here).drop("day", "batch")
 
 
-def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, known: Mapping[int, Position]) -> bool:
-    """Write seed states for partitions whose records don't follow what is known; returns whether there were any.
-
-    A partition that waits lacks nothing: what its replay has not read yet is in bronze.
-    """
-    held = {number for number, at in known.items() if at.held is not None}
-    begins = {number: at.next_offset for number, at in known.items()}
-    lacking = {n: first for n, first in firsts.items() if n not in held and first > begins.get(n, 0)}
-    if not lacking:
-        return False
+def _seed(lake: Lake, batch: int, lacking: Mapping[int, int], source: Source, known: Known) -> None:
+    """Write seed states for these partitions."""
     snapshots = source.read(lake.spark, [SNAPSHOTS_TOPIC])
-    lake.append("channel_state", folding.seed(snapshots, lacking, known), Once(SEEDER, batch))
-    return True
+    lake.append("channel_state", folding.seed(snapshots, lacking, known.positions), Once(SEEDER, batch))
 
 
 def settled_states(lake: Lake) -> DataFrame:

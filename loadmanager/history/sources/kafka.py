@@ -23,7 +23,9 @@ from loadmanager.history.sources.kafka_settings import java_settings, librdkafka
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-RECORDS_PER_TASK = 100_000
+RECORDS_PER_TASK = 25_000
+"""Reports of ten bundles each take longest, and come from one partition: with more of them in a task the others wait.
+"""
 LONGEST_TOPIC_NAME = 249
 ANSWER_TIMEOUT_S = 30.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"

@@ -19,7 +19,7 @@ from statechannel.adapters.sqlite.file import ForeignFile
 from statechannel.adapters.sqlite.log_file import Run, opened, runs, stored_topic
 from statechannel.adapters.sqlite.log_queries import begins, ends
 
-STRETCH_OFFSETS = 50_000
+STRETCH_OFFSETS = 25_000
 STRETCHES = 64
 """The most stretches of a partition's part of a batch: a compacted topic has few entries in many offsets."""
 LEFT_NEAR = 10_000

@@ -10,9 +10,9 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from loadmanager.history.folding.job import RECORD, STATE, fold_task
+from loadmanager.history.folding.job import fold_task
 from loadmanager.history.folding.rows import KINDS
-from loadmanager.history.folding.states import Position, unpacked
+from loadmanager.history.folding.states import Known, Position, unpacked
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState
 from statechannel.ports import LogEntry
@@ -24,7 +24,6 @@ APPENDED_US = 1_767_225_600_000_000
 ENTRY = pa.schema(
     [
         ("partition", pa.int32()),
-        ("kind", pa.int32()),
         ("offset", pa.int64()),
         ("key", pa.binary()),
         ("data", pa.binary()),
@@ -81,14 +80,9 @@ class Table(msgspec.Struct):
     def fold(self, entries: Iterable[Entry], batch: int, partitions: int = 2, arrow_rows: int = 7) -> Table:
         """Fold a batch, in any order, behind what is there."""
         known = self.positions()
-        rows = [
-            (partition, STATE, number, None, chunk, 0)
-            for partition in known
-            for number, chunk in enumerate(self.chunks(partition))
-        ]
-        rows += [(e.partition, RECORD, e.offset, None, e.value, e.appended_us) for e in entries]
-        rows.sort(key=lambda row: row[:3])
-        self.add(fold_task(arrow(rows, ENTRY, arrow_rows), partitions=partitions, batch=batch, known=known))
+        rows = sorted(((e.partition, e.offset, None, e.value, e.appended_us) for e in entries), key=lambda row: row[:2])
+        behind = Known(known, {partition: self.chunks(partition) for partition in known})
+        self.add(fold_task(arrow(rows, ENTRY, arrow_rows), partitions=partitions, batch=batch, known=behind))
         return self
 
     def add(self, lists: Iterable[pa.RecordBatch]) -> None:

@@ -76,10 +76,11 @@ def test_a_run_that_dies_at_every_point_in_turn_gives_the_same_tables(spark, lak
 def test_whichever_tables_of_a_batch_were_not_written_when_it_died_they_get_all_of_it(
     spark, lake, tmp_path, undisturbed, monkeypatch, lost
 ):
-    log, append = material.records(SEED), Lake.append
+    log, append, add = material.records(SEED), Lake.append, Lake.add
     Batches(lake.root, plan(tmp_path), "before")(material.raw(spark, log, 0.0, 0.5), 0)
     dies = Batches(lake.root, plan(tmp_path, Fragile({VARIABLE: "silver"})), "dies")
     monkeypatch.setattr(Lake, "append", lambda self, table, *rest: table in lost or append(self, table, *rest))
+    monkeypatch.setattr(Lake, "add", lambda self, table, *rest: table in lost or add(self, table, *rest))
     with pytest.raises(Crash):
         dies(material.raw(spark, log), 0)
     monkeypatch.undo()
@@ -94,6 +95,16 @@ def test_a_run_of_many_batches_finds_what_repeats_an_earlier_one(spark, lake, tm
     for number in range(parts):
         run(material.raw(spark, log, number / parts, (number + 1) / parts), number)
     refresh_gold(lake, TTL_S)
+    assert differences(lake, undisturbed) == {}
+
+
+def test_where_only_spark_writes_the_tables_are_the_same(spark, lake, tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(Lake, "folder", "")
+    log, run = material.records(SEED), Batches(lake.root, plan(tmp_path), "one run")
+    for number, begin in enumerate((0.0, 0.6)):
+        run(material.raw(spark, log, begin, begin + 0.6), number)
+    refresh_gold(lake, TTL_S)
+    monkeypatch.undo()
     assert differences(lake, undisturbed) == {}
 
 

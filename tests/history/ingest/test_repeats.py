@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
 from loadmanager.history import decoding
-from loadmanager.history.ingest.counting import count_decoded
-from loadmanager.history.ingest.repeats import KEPT, Recent, repeats
+from loadmanager.history.ingest.repeats import KEPT, Recent, repeats, reports_of
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
 from loadmanager.model.load.model import BROKERS_TOPIC, BrokerLoadData
@@ -15,13 +16,14 @@ from statechannel.law.record import BrokerId
 
 A_BATCH = 4
 BEGIN_MS = 1_700_000_000_000
+APPENDED = datetime.fromtimestamp(BEGIN_MS / 1000 + 60, UTC)
 
 
 def report(spark, offsets_and_times):
     rows = []
     for offset, at in offsets_and_times:
         value = msgspec.json.encode(BrokerLoadData(BrokerId("b:1", 1), BEGIN_MS + at))
-        rows.append((BROKERS_TOPIC, 0, offset, b"b:1", value, None))
+        rows.append((BROKERS_TOPIC, 0, offset, b"b:1", value, APPENDED))
     return decoding.decode(spark.createDataFrame(rows, RAW))
 
 
@@ -33,7 +35,7 @@ class Run:
 
     def batch(self, *offsets_and_times):
         decoded = report(self.spark, offsets_and_times)
-        found = repeats(self.lake, decoded, count_decoded(decoded).spans, self.recent)
+        found = repeats(self.lake, reports_of(decoded), self.recent)
         self.lake.append("broker_load", decoding.broker_load(decoded), Once("test", self.batches))
         self.batches += 1
         return [] if found is None else sorted(row["offset"] for row in found.collect())
