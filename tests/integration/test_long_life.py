@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -107,22 +107,23 @@ async def test_a_cluster_lives_long(tmp_path: Path, kafka_server: KafkaServer, z
         "coordination": f"zookeeper://{zookeeper_server.address}{coordination_root('life')}",
         "partitions": 3,  # of which a lower one has the namespace: tokens would go back, were it not for the generation
     }
-    async with Cluster(tmp_path, on_sqlite) as cluster:
+    async with Cluster(tmp_path, on_sqlite) as cluster, AsyncExitStack() as until_the_move:
         life = Life(cluster)
+        onlooker = await until_the_move.enter_async_context(life.watched())  # before the first snapshot
         await cluster.start()
         await loadmanager(
             *("namespaces", "create", NAMESPACE, "--bundles", str(len(BUNDLES))),
             *("--admin-url", f"http://{cluster.members[0].name}"),
         )
         async with life.agreement.watched(), life.counting.patiently():
-            async with life.watched() as onlooker:
-                async with life.counting.steadily():
-                    await life.check("the start")
-                    await _grows_old(life, onlooker, OLD_AGE)
-                    await _loses_its_channel_owner(life, onlooker)
-                async with life.counting.steadily(PATIENCE_S):  # without any broker, for as long as the machine needs
-                    await _is_stopped_and_started(life, onlooker)
-                owners = await onlooker.owners(NAMESPACE)
+            async with life.counting.steadily():
+                await life.check("the start")
+                await _grows_old(life, onlooker, OLD_AGE)
+                await _loses_its_channel_owner(life, onlooker)
+            async with life.counting.steadily(PATIENCE_S):  # without any broker, for as long as the machine needs
+                await _is_stopped_and_started(life, onlooker)
+            owners = await onlooker.owners(NAMESPACE)
+            await until_the_move.aclose()
             await _moves(life, on_kafka)
             async with life.watched() as onlooker:
                 assert await onlooker.owners(NAMESPACE) == owners, "the move lost owners"

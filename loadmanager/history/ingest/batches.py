@@ -105,7 +105,8 @@ class Batches:
         """Commit bronze's files; returns whether there are any."""
         if not written.marks:  # a number that bronze has used for nothing could not be used again
             return False
-        self._logs.check(lake, before)  # again: a topic may have become another one while its records were read
+        # again: a topic may have become another one while its records were read
+        self._logs.check(lake, before, {mark.topic for mark in written.marks})
         lake.add("bronze", written.files["bronze"], Once(WRITER, before.batch + 1))
         self._plan.failpoints.reached("bronze")
         return True

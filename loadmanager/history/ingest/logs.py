@@ -12,7 +12,7 @@ that bronze has of it, if bronze still has that record. During a run the path mu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -34,10 +34,11 @@ class Logs:
         self._file = source.file_id()
         self._ids: dict[str, str] | None = None
 
-    def check(self, lake: Lake, at: Reached) -> None:
+    def check(self, lake: Lake, at: Reached, read: Collection[str] = ()) -> None:
         """Raises Invalid where the source has another log than the lake, which is at `at`; Unavailable.
 
-        A topic that does not exist now has no records that could be mistaken.
+        `read` are topics of which records were read since the last check, and are not in the lake yet. A topic that
+        does not exist now has no records that could be mistaken.
         """
         if self._file != self._source.file_id():
             raise Invalid("the log's file was replaced by another one while it was read: give it back, and start again")
@@ -47,7 +48,11 @@ class Logs:
             _check_left(lake, self._source, at)
         if new := {topic: each for topic, each in now.items() if self._ids.get(topic) != each}:
             for topic in new.keys() & self._ids.keys():
-                _refuse_other(lake, at, topic, self._ids[topic], new[topic])
+                if topic in read or _has_records(lake, at, topic):
+                    raise Invalid(
+                        f"topic {topic} was deleted and created again: its id is {new[topic]}, and this lake has "
+                        f"records of {self._ids[topic]}. {INSTEAD}"
+                    )
             _keep(lake, new)
             self._ids |= new
 
@@ -64,17 +69,10 @@ def _keep(lake: Lake, ids: Mapping[str, str]) -> None:
     lake.append("progress", lake.spark.createDataFrame(values, PROGRESS), Once(f"{WRITER}/{LOG}", number))
 
 
-def _refuse_other(lake: Lake, at: Reached, topic: str, was: str, now: str) -> None:
+def _has_records(lake: Lake, at: Reached, topic: str) -> bool:
     """Nothing is wrong with a topic whose former one gave the lake no record."""
-    if any(name == topic for name, _ in at.next_offsets) or not _of(lake, topic).isEmpty():
-        raise Invalid(
-            f"topic {topic} was deleted and created again: its id is {now}, and this lake has records of {was}. "
-            f"{INSTEAD}"
-        )
-
-
-def _of(lake: Lake, topic: str) -> DataFrame:
-    return lake.table("bronze").where(f.col("topic") == topic)
+    there = lake.table("bronze").where(f.col("topic") == topic)
+    return any(name == topic for name, _ in at.next_offsets) or not there.isEmpty()
 
 
 def _check_left(lake: Lake, source: Source, at: Reached) -> None:

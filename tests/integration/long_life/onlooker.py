@@ -29,7 +29,8 @@ class Onlooker:
     """Use `running()`, from before the first snapshot on. Writes nothing."""
 
     def __init__(self, settings: dict[str, object]) -> None:
-        self._log = open_log(Settings.model_validate(settings))
+        known = Settings.model_validate(settings)
+        self._log, self._partitions = open_log(known), known.partitions
         self.replica = Replica(self._log, CHANNEL)
         self.accepted: Counter[Action] = Counter()
         self._changes: list[Change] = []
@@ -39,7 +40,7 @@ class Onlooker:
         """Read while the context is open."""
         await self._log.start(START_S)
         try:
-            await self.replica.open(None)
+            await self.replica.open(self._partitions)
             self.replica.listen(self._saw)
             following = asyncio.create_task(self.replica.follow())
             try:
