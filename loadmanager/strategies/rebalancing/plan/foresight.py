@@ -37,6 +37,7 @@ OLD_ROUNDS = 3.0
 FORGOTTEN = 0.2
 """The part of the doubt that a round replaces."""
 DOUBTS = 1.5
+"""So many times the doubt are kept free: of errors of a normal distribution a fifteenth is larger."""
 KEPT = 0.7
 NOTHING = -1
 """In place of a number of bundles: the broker will teach nothing."""
@@ -94,7 +95,7 @@ def outlook_of(model: ClusterModel, settings: Settings, scale: Scale, memory: ob
     if wrong.size:
         doubt += FORGOTTEN * (float(np.square(wrong).mean()) - doubt)
     rising = np.minimum(rate, TWICE * np.maximum(0.0, np.minimum(rise, then.rise)))
-    ahead = settings.balancing_interval_s + np.where(scale.takes_part, age_s(model.brokers), 0.0)
+    ahead = settings.balancing_interval_s + age_s(model.brokers)
     wanted = (np.maximum(0.0, rising) * ahead + DOUBTS * doubt**0.5) * scale.target
     changed_s = np.where(then.bundles == model.brokers.bundles, then.changed_s, model.at_ms / 1000)
     return Outlook(_kept(wanted, scale), changed_s, rate, rise, doubt)
@@ -128,8 +129,9 @@ def usage_of(scale: Scale) -> Floats:
 
 
 def age_s(brokers: Brokers) -> Floats:
-    """(n,): how old the brokers' reports are; 0 if no ages are given."""
-    return np.zeros(len(brokers)) if brokers.report_age_s is None else brokers.report_age_s
+    """(n,): how old the brokers' reports are; 0 if no ages are given, and where there is no report."""
+    given = np.zeros(len(brokers)) if brokers.report_age_s is None else brokers.report_age_s
+    return np.where(brokers.known, given, 0.0)
 
 
 def sampled_s(model: ClusterModel) -> Floats:
@@ -142,7 +144,7 @@ def _positive(target: Floats) -> Floats:
 
 
 class _Then(msgspec.Struct, frozen=True, eq=False):
-    """What was expected, (n,) each; 0 bundles fewer than none where nothing was."""
+    """The fields of `Expected` as columns, (n,) each; NOTHING bundles where nothing was expected."""
 
     usage: Floats
     bundles: Floats

@@ -143,3 +143,12 @@ def test_the_memory_comes_back_from_a_record():
     memory = rounds(*[at(number, {"a": 0.5 + 0.01 * number, "b": 0.5}) for number in range(3)])[-1].memory
     assert isinstance(memory, Expectations)
     assert given_memory(kept_memory(memory), Plan()) == memory
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_broker_that_does_not_report_disturbs_nothing():
+    """It has no age. That of the others counts as before."""
+    silent = {"known": [True, True, False], "report_age_s": [0.0, 0.0, np.inf]}
+    rising = [at(number, {"a": 0.50 + 0.01 * number, "b": 0.5, "c": 0.5}, **silent) for number in range(4)]
+    rising_most, calm, unknown = Draft(rising[-1], SETTINGS, rounds(*rising[:-1])[-1].memory).outlook.margin
+    assert rising_most > calm > unknown == 0
