@@ -22,6 +22,8 @@ class Affinity:
         self._here = None if constraints.namespace_here is None else constraints.namespace_here.copy()
         names = [domain or f"#{row}" for row, domain in enumerate(model.brokers.domains)]
         self._domain: Ints = np.unique(np.array(names), return_inverse=True)[1] if names else np.zeros(0, np.int64)
+        self._nobody: Ints = np.zeros(len(names), np.int64)
+        self._others: tuple[int, Ints, Ints] | None = None  # the namespace that was last asked for, and its counts
 
     def others(self, row: int) -> tuple[Ints, Ints]:
         """(n,), (n,): other namespaces of the bundle's group in the broker's domain, and on the broker itself.
@@ -30,13 +32,14 @@ class Affinity:
         """
         group, namespace = int(self._model.constraints.group[row]), int(self._model.bundles.namespace[row])
         if self._presence is None or self._here is None or group == FREE:
-            nobody = np.zeros(len(self._domain), np.int64)
-            return nobody, nobody
-        on_broker = self._presence[group] - (self._here[namespace] > 0)
-        if not self._by_domain:
-            return np.zeros_like(on_broker), on_broker
-        sums = np.bincount(self._domain, on_broker).astype(np.int64)
-        return sums[self._domain], on_broker
+            return self._nobody, self._nobody
+        if self._others is None or self._others[0] != namespace:
+            on_broker = self._presence[group] - (self._here[namespace] > 0)
+            in_domain = self._nobody
+            if self._by_domain:
+                in_domain = np.bincount(self._domain, on_broker).astype(np.int64)[self._domain]
+            self._others = namespace, in_domain, on_broker
+        return self._others[1:]
 
     def refused(self, row: int, source: int) -> Flags:
         """(n,): brokers where anti-affinity would get worse than on the source, by domain first."""
@@ -70,6 +73,7 @@ class Affinity:
         group, namespace = int(self._model.constraints.group[row]), int(self._model.bundles.namespace[row])
         if self._presence is None or self._here is None or group == FREE:
             return
+        self._others = None
         here = self._here[namespace]
         here[source] -= 1
         self._presence[group, source] -= int(here[source] == 0)

@@ -6,7 +6,10 @@ bundles and a fitting last pair come within a hundredth of the need.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmanager.model.cluster import Floats, Ints
 
@@ -14,6 +17,7 @@ EXACT = 14
 CLOSE = 0.003
 """A cover whose cost is within this fraction of the minimum is not improved further."""
 _NONE = np.zeros(0, np.int64)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def cover(relief: Floats, cost: Floats, need: float) -> Ints:
@@ -44,9 +48,11 @@ def _cheapest(relief: Floats, cost: Floats, need: float) -> Ints:
 
 def _exact(relief: Floats, cost: Floats, need: float) -> Ints:
     """The best of all subsets."""
-    sums, costs = np.zeros(1), np.zeros(1)
-    for r, c in zip(relief.tolist(), cost.tolist(), strict=True):
-        sums, costs = np.concatenate((sums, sums + r)), np.concatenate((costs, costs + c))
+    sums, costs = np.zeros((2, 1 << len(relief)))
+    for at, (r, c) in enumerate(zip(relief.tolist(), cost.tolist(), strict=True)):
+        size = 1 << at
+        np.add(sums[:size], r, out=sums[size : 2 * size])
+        np.add(costs[:size], c, out=costs[size : 2 * size])
     best = int(np.where(sums >= need, costs, np.inf).argmin())
     return np.flatnonzero((best >> np.arange(len(relief))) & 1)
 
@@ -56,19 +62,22 @@ def _close(relief: Floats, cost: Floats, need: float) -> Ints:
     order = np.argsort(relief, kind="stable")
     good = need * float((cost / relief).min()) * (1 + CLOSE)
     chosen, rest, best, best_cost = _bulk(relief, order, need)
-    order = order[~np.isin(order, chosen)]
+    left = np.ones(len(relief), np.bool_)
+    left[chosen] = False
+    order = order[left[order]]
+    sizes, costs = relief[order], cost[order]
     while order.size:
-        finish = _finish(relief[order], cost[order], rest)
+        finish = _finish(sizes, costs, rest)
         if finish.size:
             candidate = np.concatenate((chosen, order[finish]))
             spent = float(cost[candidate].sum())
             if spent < best_cost:
                 best, best_cost = candidate, spent
-        at = int(np.searchsorted(relief[order], rest, side="right")) - 1
+        at = int(sizes.searchsorted(rest, side="right")) - 1
         if at < 0 or best_cost <= good:
             break
-        chosen, rest = np.append(chosen, order[at]), rest - float(relief[order[at]])
-        order = np.delete(order, at)
+        chosen, rest = np.append(chosen, order[at]), rest - float(sizes[at])
+        order, sizes, costs = _without(order, at), _without(sizes, at), _without(costs, at)
         if rest <= 0:
             break
     return best
@@ -82,17 +91,22 @@ def _bulk(relief: Floats, order: Ints, need: float) -> tuple[Ints, float, Ints, 
     return taken, need - float(relief[taken].sum()), order, float("inf")
 
 
+def _without(values: NDArray[_Scalar], at: int) -> NDArray[_Scalar]:
+    return np.concatenate((values[:at], values[at + 1 :]))
+
+
 def _finish(relief: Floats, cost: Floats, need: float) -> Ints:
     """The cheapest sufficient one or two; `relief` ascends. Empty if no two suffice."""
-    single = int(np.searchsorted(relief, need))
-    options: list[tuple[float, Ints]] = []
+    single = int(relief.searchsorted(need))
+    best, least = _NONE, float("inf")
     if single < len(relief):
-        options.append((float(cost[single]), np.array([single])))
+        best, least = np.array([single]), float(cost[single])
     small = relief[:single]
-    partner = np.searchsorted(small, need - small)
-    first = np.flatnonzero((partner < len(small)) & (partner > np.arange(len(small))))
+    partner = small.searchsorted(need - small)
+    first = ((partner < len(small)) & (partner > np.arange(len(small)))).nonzero()[0]
     if first.size:
         costs = cost[first] + cost[partner[first]]
         at = int(costs.argmin())
-        options.append((float(costs[at]), np.array([first[at], partner[first[at]]])))
-    return min(options, key=lambda option: option[0])[1] if options else _NONE
+        if costs[at] < least:
+            best = np.array([first[at], partner[first[at]]])
+    return best

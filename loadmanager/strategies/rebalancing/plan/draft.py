@@ -124,7 +124,9 @@ class Draft:
 
     def open_to(self, row: int, source: int, *, returning: bool = False) -> Floats:
         """(n,): 0 where the hard rules allow the bundle, else infinite."""
-        return self.rules_for(row, source, returning=returning) + self._no_room
+        barrier = self.rules_for(row, source, returning=returning)
+        barrier += self._no_room
+        return barrier
 
     def rules_for(self, row: int, source: int, *, returning: bool = False) -> Floats:
         """(n,): as `open_to`, but as if every broker had room for one more bundle."""
@@ -145,11 +147,14 @@ class Draft:
 
     def peaks_with(self, row: int) -> Floats:
         """(n,): each broker's fullest resource if it also had the bundle."""
-        return np.maximum.reduce(self.scale.per_load * self.load_of(row)[:, None] + self.usage, axis=0, initial=0.0)
+        after = self.scale.per_load * self.load_of(row)[:, None]
+        after += self.usage
+        return np.maximum.reduce(after, axis=0, initial=0.0)
 
     def destination(self, row: int, source: int, *, returning: bool = False) -> tuple[int, float]:
         """The allowed broker that is least full with the bundle, and how full; NOWHERE if there is none."""
-        after = self.peaks_with(row) + self.open_to(row, source, returning=returning)
+        after = self.peaks_with(row)
+        after += self.open_to(row, source, returning=returning)
         best = int(after.argmin()) if after.size else NOWHERE
         return (best, float(after[best])) if best != NOWHERE and np.isfinite(after[best]) else (NOWHERE, np.inf)
 
@@ -165,13 +170,13 @@ class Draft:
 
     def peak_without(self, broker: int, row: int) -> float:
         """The broker's fullest resource without the bundle."""
-        return float((self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker]).max(initial=0.0))
+        return _fullest(self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker])
 
     def gain(self, row: int, source: int, destination: int, after: float | None = None) -> float:
         """By how much the objective falls if the bundle goes; `after`: how full the destination will be, if known."""
         if after is None:
             load = self.load_of(row) * self.scale.per_load[:, destination]
-            after = float((self.usage[:, destination] + load).max(initial=0.0))
+            after = _fullest(self.usage[:, destination] + load)
         s, d = int(self.bundles[source]), int(self.bundles[destination])
         usage = self.costs.usage
         fall = usage(source, float(self.peak[source]), s) - usage(source, self.peak_without(source, row), s - 1)
@@ -248,12 +253,12 @@ class Draft:
         self.taken[row] = True
         self._left.spend(float(self.size[row]) if stage in BUDGETED else 0.0)
         after = float(self.peak[source]), float(self.peak[destination])
-        largest = float(part.max(initial=0.0))
-        self.steps.append(Step(row, source, destination, stage, gain, largest, before, after, group))
+        self.steps.append(Step(row, source, destination, stage, gain, _fullest(part), before, after, group))
 
     def _book(self, broker: int, change: Floats, bundles: int) -> None:
-        self.usage[:, broker] = np.maximum(0.0, self.usage[:, broker] + change)
-        self.peak[broker] = self.usage[:, broker].max(initial=0.0)
+        usage = self.usage[:, broker]
+        np.maximum(0.0, usage + change, out=usage)
+        self.peak[broker] = _fullest(usage)
         self.bundles[broker] += bundles
         self._no_room[broker] = 0.0 if self.bundles[broker] < self.model.brokers.max_bundles[broker] else np.inf
 
@@ -263,3 +268,8 @@ class Draft:
             allowed = self.scale.takes_part & (self.model.constraints.forbidden[kind] == ALLOWED)
             barrier = self._barrier[kind] = np.where(allowed, 0.0, np.inf)
         return barrier
+
+
+def _fullest(usage: Floats) -> float:
+    """The largest of a broker's few usages, or 0; numpy would take several times as long for so few."""
+    return max([0.0, *usage.tolist()])

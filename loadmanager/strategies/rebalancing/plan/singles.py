@@ -35,10 +35,11 @@ def relieve(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.
     left = {broker: draft.untaken(holdings.of(broker)) for broker in sources}
     while left and draft.moves_left:
         pieces: list[tuple[int, int]] = []
+        rooms = _rooms(draft)
         for broker in list(left):
             if len(pieces) >= draft.moves_left:
                 break
-            left[broker] = _placeable(draft, broker, draft.untaken(left[broker]))
+            left[broker] = _placeable(draft, broker, draft.untaken(left[broker]), rooms)
             mine = _pieces(draft, broker, left[broker], float(ceilings[broker]))
             if mine:
                 pieces += ((broker, row) for row in mine)
@@ -48,14 +49,19 @@ def relieve(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.
         _place_all(draft, pieces, left, stage, ceilings)
 
 
-def _placeable(draft: Draft, broker: int, rows: Ints) -> Ints:
+def _rooms(draft: Draft) -> list[float]:
+    """The most room that a broker has left, in each resource, in natural units."""
+    scale = draft.scale
+    room = np.minimum(FULL, scale.limit) - draft.usage
+    rooms = np.divide(room, scale.per_load, out=np.full(room.shape, np.inf), where=scale.per_load > 0)
+    return rooms[:, scale.takes_part].max(axis=1, initial=-np.inf).tolist()
+
+
+def _placeable(draft: Draft, broker: int, rows: Ints, rooms: list[float]) -> Ints:
     """The bundles that some broker has room for, in the resource that the broker lacks most."""
     resource = int(draft.usage[:, broker].argmax())
-    per_load = draft.scale.per_load[resource]
-    room = np.where(draft.scale.takes_part, np.minimum(FULL, draft.scale.limit) - draft.usage[resource], 0.0)
-    rooms = np.divide(room, per_load, out=np.full(len(room), np.inf), where=per_load > 0)
     load = draft.loads_of(rows)[resource]
-    return rows[(load > 0) & (load <= rooms[draft.scale.takes_part].max() + EPSILON)]
+    return rows[(load > 0) & (load <= rooms[resource] + EPSILON)]
 
 
 def _pieces(draft: Draft, broker: int, rows: Ints, ceiling: float) -> list[int]:
