@@ -1,13 +1,15 @@
-"""Early suspicion on evidence: brokers connect to the others' ports, and a refused connection is a suspicion.
+"""Early suspicion on evidence: brokers connect to the others' ports; a connection that ends and a refused one suspect.
 
-The port of a crashed process refuses at once, long before its session ends. Brokers share suspicions in a compacted
-topic; `membership.suspected_by` decides who is suspected. A port that does not answer is no suspicion.
+The system ends the connections of a crashed process at once, and its port refuses new ones, long before its session
+ends. Brokers share suspicions in a compacted topic; `membership.suspected_by` decides who is suspected. A port that
+does not answer is no suspicion.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from enum import StrEnum
 from hashlib import blake2b
 
@@ -35,26 +37,38 @@ class Answer(StrEnum):
     """The result of a probe."""
 
     OPEN = "open"
+    """And the connection lasted as long as was asked for."""
+    ENDED = "ended"
+    """It was open, and the other end closed the connection."""
     REFUSED = "refused"
     SILENT = "silent"
 
 
-Probe = Callable[[Peer], Awaitable[Answer]]
+Probe = Callable[[Peer, float], Awaitable[Answer]]
+"""Connects, and keeps the connection for so many seconds unless it ends."""
 
 
-async def probe_port(peer: Peer) -> Answer:
-    """Connect to the broker's admin port and close again."""
+async def probe_port(peer: Peer, keep_s: float) -> Answer:
+    """Connect to the broker's admin port, and keep the connection for `keep_s` unless the other end closes it."""
     address = peer.registration.admin_url.rpartition("//")[2] or peer.broker.name
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except ConnectionRefusedError:
         return Answer.REFUSED
     except (OSError, ValueError, OverflowError):  # the last two: the registered URL is no address
         return Answer.SILENT
-    writer.close()
-    return Answer.OPEN
+    try:
+        async with asyncio.timeout(keep_s):
+            said = await reader.read(1)
+    except TimeoutError:
+        return Answer.OPEN
+    except OSError:  # reset
+        return Answer.ENDED
+    finally:
+        writer.close()
+    return Answer.OPEN if said else Answer.ENDED
 
 
 class Ring:
@@ -88,7 +102,11 @@ def _place_of(name: str) -> bytes:
 
 
 class Suspicion:
-    """Probes other brokers and publishes this broker's suspicions; keep `run()` running. The view has all brokers'."""
+    """Probes other brokers and publishes this broker's suspicions; keep `run()` running. The view has all brokers'.
+
+    So many `refusals` in a row make a suspicion. A connection that ended counts as one, and the next probe follows at
+    once; a port that takes that one is open.
+    """
 
     def __init__(
         self,
@@ -106,42 +124,62 @@ class Suspicion:
         self._probe = probe
         self._interval_s = interval_s
         self._refusals = refusals
-        self._refused: dict[BrokerId, int] = {}
-        self._suspecting: set[BrokerId] = set()
         self._around: tuple[Set[str], list[str]] = set[str](), []
         """The brokers of the last round, and those of them that we probe."""
+        self._mine: Mapping[BrokerId, Peer] = {}
+        self._watched: set[BrokerId] = set()
+        self._suspecting: dict[str, BrokerId] = {}
+        """By name, as in the topic: the incarnations of a name share a key."""
 
     async def run(self) -> None:
         """Probe for ever."""
-        while True:
-            peers = self._peers()
-            if self._around[0] != peers.keys():
-                self._around = frozenset(peers), sorted(Ring(peers).observed_by(self._me.name))
-            mine = [peers[name] for name in self._around[1]]
-            answers = await asyncio.gather(*(self._probe(peer) for peer in mine))
-            for peer, answer in zip(mine, answers, strict=True):
-                self._count(peer.broker, answer)
-            await self._publish({peer.broker for peer in mine})
-            await asyncio.sleep(self._interval_s)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                peers = self._peers()
+                if self._around[0] != peers.keys():
+                    self._around = frozenset(peers), sorted(Ring(peers).observed_by(self._me.name))
+                self._mine = {peers[name].broker: peers[name] for name in self._around[1]}
+                for broker in self._mine.keys() - self._watched:
+                    self._watched.add(broker)
+                    tasks.create_task(self._watch(broker))
+                for broker in set(self._suspecting.values()) - self._mine.keys():
+                    await self._withdraw(broker)
+                await asyncio.sleep(self._interval_s)
 
-    def _count(self, broker: BrokerId, answer: Answer) -> None:
-        if answer is Answer.REFUSED:
-            self._refused[broker] = self._refused.get(broker, 0) + 1
-        else:
-            self._refused.pop(broker, None)
+    async def _watch(self, broker: BrokerId) -> None:
+        """Probe a broker while it is ours to probe."""
+        clock_s = asyncio.get_running_loop().time
+        refused, before = 0, Answer.OPEN
+        while (peer := self._mine.get(broker)) is not None:
+            begun_s = clock_s()
+            answer = await self._probe(peer, self._interval_s)
+            if answer is Answer.REFUSED:
+                refused += 1
+            else:
+                refused = min(1, self._refusals - 1) if answer is Answer.ENDED else 0
+            await (self._suspect if refused >= self._refusals else self._withdraw)(broker)
+            if answer is not Answer.ENDED or before is Answer.ENDED:
+                await asyncio.sleep(begun_s + self._interval_s - clock_s())
+            before = answer
+        self._watched.discard(broker)
 
-    async def _publish(self, observed: set[BrokerId]) -> None:
-        self._refused = {broker: count for broker, count in self._refused.items() if broker in observed}
-        suspect = {broker for broker, count in self._refused.items() if count >= self._refusals}
+    async def _suspect(self, broker: BrokerId) -> None:
+        if self._suspecting.get(broker.name) == broker:
+            return
+        self._suspecting[broker.name] = broker
         try:
-            for broker in self._suspecting - suspect:  # first, as a name's next incarnation has the same key
-                await self._view.delete(self._key(broker))
-                self._suspecting.discard(broker)
-            for broker in sorted(suspect - self._suspecting):
-                await self._view.put(self._key(broker), SuspicionReport(self._me, broker))
-                self._suspecting.add(broker)
-        except LogError:
-            return  # without the log nothing can be moved either; the next round tries again
+            await self._view.put(self._key(broker), SuspicionReport(self._me, broker))
+        except LogError:  # without the log nothing can be moved either; the next probe tries again
+            if self._suspecting.get(broker.name) == broker:
+                del self._suspecting[broker.name]
+
+    async def _withdraw(self, broker: BrokerId) -> None:
+        if self._suspecting.get(broker.name) != broker:
+            return
+        with suppress(LogError):
+            await self._view.delete(self._key(broker))
+            if self._suspecting.get(broker.name) == broker:
+                del self._suspecting[broker.name]
 
     def _key(self, suspect: BrokerId) -> str:
         return f"{self._me.name}>{suspect.name}"

@@ -190,14 +190,15 @@ class Cluster:
         self._born(life)
         await life.node.run()
 
-    def _probe_from(self, observer: Process) -> Callable[[Peer], Coroutine[Any, Any, Answer]]:
-        async def probe(peer: Peer) -> Answer:
+    def _probe_from(self, observer: Process) -> Callable[[Peer, float], Coroutine[Any, Any, Answer]]:
+        async def probe(peer: Peer, keep_s: float) -> Answer:
             observed = self.current[peer.broker.name]
             if observed.process.dead or observed.lied_about:
                 return Answer.REFUSED
             if self.is_isolated(observed.process) or self.is_isolated(observer):
                 return Answer.SILENT
-            return Answer.OPEN
+            await asyncio.sleep(keep_s)
+            return Answer.ENDED if observed.process.dead else Answer.OPEN
 
         return probe
 

@@ -1,10 +1,13 @@
-"""Suspicions on evidence: refused connections in a row suspect, anything else withdraws; bad addresses harm nobody."""
+"""Suspicions on evidence: refused connections in a row suspect, anything else withdraws; bad addresses harm nobody.
+
+A connection that ends counts as the first refusal, and the next probe follows at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
@@ -20,14 +23,26 @@ B2 = BrokerId("b:1", 2)
 
 
 class Street:
-    """What a looks at: `answers` by incarnation, open unless it says else."""
+    """What a looks at: `answers` by incarnation, open unless it says else. Those who die end their connections."""
 
     def __init__(self, *brokers: BrokerId) -> None:
         self.answers: dict[BrokerId, Answer] = {}
         self.peers = {b.name: Peer(b, Registration()) for b in brokers}
+        self.probes = 0
+        self.died = asyncio.Event()
 
-    async def probe(self, peer: Peer) -> Answer:
-        return self.answers.get(peer.broker, Answer.OPEN)
+    async def probe(self, peer: Peer, keep_s: float) -> Answer:
+        self.probes += 1
+        answer = self.answers.get(peer.broker, Answer.OPEN)
+        if answer is Answer.OPEN:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.died.wait(), keep_s)
+                return Answer.ENDED
+        return answer
+
+    def die(self, broker: BrokerId) -> None:
+        self.answers[broker] = Answer.REFUSED
+        self.died.set()
 
 
 def suspicions(suspicion: Suspicion) -> list[tuple[BrokerId, BrokerId]]:
@@ -35,7 +50,9 @@ def suspicions(suspicion: Suspicion) -> list[tuple[BrokerId, BrokerId]]:
 
 
 @asynccontextmanager
-async def looking(world: World, street: Street, refusals: int = 2) -> AsyncGenerator[Suspicion]:
+async def looking(
+    world: World, street: Street, refusals: int = 2, interval_s: float = 0.1
+) -> AsyncGenerator[Suspicion]:
     view: TableView[SuspicionReport] = TableView(
         world.log_client(process(world, "a:1"), request_timeout_s=0.2),
         "accusations",
@@ -46,7 +63,7 @@ async def looking(world: World, street: Street, refusals: int = 2) -> AsyncGener
         timeout_s=0.3,
     )
     await view.start()
-    suspicion = Suspicion(A, lambda: street.peers, view, street.probe, interval_s=0.1, refusals=refusals)
+    suspicion = Suspicion(A, lambda: street.peers, view, street.probe, interval_s=interval_s, refusals=refusals)
     tasks = [asyncio.ensure_future(view.run()), asyncio.ensure_future(suspicion.run())]
     yield suspicion
     assert not any(task.done() for task in tasks)
@@ -62,6 +79,38 @@ async def test_refusals_in_a_row_make_an_accusation_and_an_open_port_ends_it(wor
         await world.until(lambda: suspicions(suspicion) == [(A, B)], 1, "b is suspected")
         street.answers.clear()
         await world.until(lambda: suspicions(suspicion) == [], 1, "it is withdrawn")
+
+
+@virtually
+async def test_a_process_that_dies_is_suspected_at_once(world: World):
+    """Not after two probes: its end of the connection is closed."""
+    street = Street(A, B)
+    async with looking(world, street, interval_s=60.0) as suspicion:
+        await world.until(lambda: street.probes > 0, 1, "b is looked at")
+        street.die(B)
+        await world.until(lambda: suspicions(suspicion) == [(A, B)], 1, "b is suspected")
+
+
+@virtually
+async def test_an_end_counts_as_one_refusal_and_is_none_alone(world: World):
+    street = Street(A, B)
+    async with looking(world, street, refusals=3, interval_s=10.0) as suspicion:
+        await world.until(lambda: street.probes > 0, 1, "b is looked at")
+        street.die(B)
+        await asyncio.sleep(9)
+        assert suspicions(suspicion) == []
+        assert street.probes == 2
+        await world.until(lambda: suspicions(suspicion) == [(A, B)], 2, "the second refusal came an interval later")
+
+
+@virtually
+async def test_a_port_that_ends_each_connection_is_open_and_not_pressed(world: World):
+    street = Street(A, B)
+    street.answers[B] = Answer.ENDED
+    async with looking(world, street, refusals=1, interval_s=1.0) as suspicion:
+        await asyncio.sleep(10.5)
+        assert suspicions(suspicion) == []
+        assert street.probes <= 12
 
 
 @virtually
@@ -107,7 +156,8 @@ async def test_what_is_remembered_of_those_who_left_is_nothing(world: World):
         street.answers[B] = Answer.REFUSED
         await asyncio.sleep(0.5)
         del street.peers["b:1"]
-        await world.until(lambda: not suspicion._refused and not suspicions(suspicion), 1, "it is forgotten")
+        await world.until(lambda: not suspicion._watched and not suspicions(suspicion), 1, "it is forgotten")
+        assert not suspicion._suspecting
 
 
 NAMES = [f"h{i}.example:1" for i in range(50)]
@@ -153,21 +203,29 @@ async def test_who_looks_at_whom_is_worked_out_when_somebody_came_or_went_only(w
             assert len(made) == 2
 
 
-async def test_a_port_that_is_open_refuses_or_says_nothing():
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+async def test_a_port_is_open_ends_the_connection_or_refuses_it():
+    taken: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: taken.put_nowait(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     peer = Peer(A, Registration(admin_url=f"http://127.0.0.1:{port}"))
-    assert await probe_port(peer) is Answer.OPEN
+    assert await probe_port(peer, 0.05) is Answer.OPEN
+    (await taken.get()).close()
+    probing = asyncio.ensure_future(probe_port(peer, 60.0))
+    (await taken.get()).close()
+    assert await probing is Answer.ENDED
+    probing = asyncio.ensure_future(probe_port(peer, 60.0))
+    (await taken.get()).transport.abort()
+    assert await probing is Answer.ENDED
     server.close()
     await server.wait_closed()
-    assert await probe_port(peer) is Answer.REFUSED
+    assert await probe_port(peer, 60.0) is Answer.REFUSED
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:99999", "http://127.0.0.1:-5", "nonsense", "http://[::", "http://x:y"]
 )
 async def test_an_address_that_is_none_is_silence_not_an_error(url: str):
-    assert await probe_port(Peer(A, Registration(admin_url=url))) is Answer.SILENT
+    assert await probe_port(Peer(A, Registration(admin_url=url)), 0.1) is Answer.SILENT
 
 
 def test_what_an_earlier_release_suspects_is_read():
