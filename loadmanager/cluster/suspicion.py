@@ -24,6 +24,8 @@ OBSERVERS = 4
 """How many brokers probe each broker: enough for two to agree, few enough for a large cluster."""
 
 PROBE_TIMEOUT_S = 1.0
+CLOSING_S = 0.02
+"""From the end of a connection to the next probe: the system closes the sockets of a dead process one by one."""
 
 
 class SuspicionReport(msgspec.Struct, frozen=True):
@@ -104,8 +106,8 @@ def _place_of(name: str) -> bytes:
 class Suspicion:
     """Probes other brokers and publishes this broker's suspicions; keep `run()` running. The view has all brokers'.
 
-    So many `refusals` in a row make a suspicion. A connection that ended counts as one, and the next probe follows at
-    once; a port that takes that one is open.
+    So many `refusals` in a row make a suspicion. A connection that ended counts as one, and the next probe follows
+    CLOSING_S later; a port that takes that one is open.
     """
 
     def __init__(
@@ -158,8 +160,8 @@ class Suspicion:
             else:
                 refused = min(1, self._refusals - 1) if answer is Answer.ENDED else 0
             await (self._suspect if refused >= self._refusals else self._withdraw)(broker)
-            if answer is not Answer.ENDED or before is Answer.ENDED:
-                await asyncio.sleep(begun_s + self._interval_s - clock_s())
+            ended = answer is Answer.ENDED and before is not Answer.ENDED
+            await asyncio.sleep(CLOSING_S if ended else begun_s + self._interval_s - clock_s())
             before = answer
         self._watched.discard(broker)
 
