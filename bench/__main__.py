@@ -6,7 +6,20 @@ import argparse
 import importlib
 
 NAMES = (
-    *("channel", "start", "snapshot", "soak", "lookup", "secured", "broker", "assign", "transfer", "split", "failover"),
+    *(
+        "channel",
+        "start",
+        "snapshot",
+        "soak",
+        "lookup",
+        "secured",
+        "broker",
+        "assign",
+        "transfer",
+        "split",
+        "failover",
+        "calm",
+    ),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
     *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
     *("batch", "batch_rows", "batch_pipeline", "allocate", "rebalance", "chaos", "heartbeats", "lag"),

@@ -32,8 +32,8 @@ REQUESTS = 300
 def run(kind: str) -> None:
     """All figures of this bench."""
     for what, how, whom, target_s in (
-        ("SIGKILL of an owner", signal.SIGKILL, "follower", 4.0),
-        ("SIGKILL of the leader", signal.SIGKILL, "leader", 4.0),
+        ("SIGKILL of an owner", signal.SIGKILL, "follower", 1.5),
+        ("SIGKILL of the leader", signal.SIGKILL, "leader", 1.5),
         ("SIGTERM of an owner", signal.SIGTERM, "follower", 0.5),
     ):
         outages: list[float] = []
@@ -48,8 +48,8 @@ def run(kind: str) -> None:
         )  # fmt: skip
     outage_s, bundles = _once(kind, signal.SIGKILL, "follower", MANY)
     emit(
-        "failover", f"SIGKILL of an owner of {bundles:,} bundles, {kind}", outage_s, "s", target="≤ 6",
-        met=outage_s <= 6, of=MANY,
+        "failover", f"SIGKILL of an owner of {bundles:,} bundles, {kind}", outage_s, "s", target="≤ 1.5",
+        met=outage_s <= 1.5, of=MANY,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-failover-") as directory:
         asyncio.run(_under_load(kind, Path(directory)))

@@ -226,8 +226,11 @@ class TurnsWorld(World):
         Context().run(self.loop.call_soon, run)
         return await answer
 
-    async def _probe(self, peer: Peer) -> Answer:
-        return Answer.REFUSED if peer.broker in self.referee.dead else Answer.OPEN
+    async def _probe(self, peer: Peer, keep_s: float) -> Answer:
+        if peer.broker in self.referee.dead:
+            return Answer.REFUSED
+        await asyncio.sleep(keep_s)
+        return Answer.ENDED if peer.broker in self.referee.dead else Answer.OPEN
 
     # --- what happens
 

@@ -118,7 +118,7 @@ class Incarnation:
         deps.seen.leading = lambda: self.leader.leading is not None
         self.load = self._make_load()
         self.channel_owner = self._make_channel_owner()
-        self._prover = self._make_prover()
+        self.prover = self._make_prover()
         self._suspicion = self._make_suspicion()
 
     def _make_placing(self) -> Placing:
@@ -290,7 +290,7 @@ class Incarnation:
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
             duties = [
-                tasks.create_task(self._prover.run()),
+                tasks.create_task(self.prover.run()),
                 tasks.create_task(self._kept_running("the look at other brokers", self._suspicion.run)),
                 tasks.create_task(self._kept_running("splitting and merging", self.splitting.reshaper.run)),
                 tasks.create_task(self._kept_running("the channel owner", self.channel_owner.run)),

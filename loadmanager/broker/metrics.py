@@ -139,6 +139,8 @@ def _proofs(node: Node) -> Iterator[Metric]:
     ages = {str(p): now_s - (each - validity_s) for p, each in enumerate(until_s)}
     yield gauges("proof_age_seconds", "Since the newest proof was asked for", "partition", ages)
     yield gauge("proof_validity_seconds", "How long a proof counts", validity_s)
+    lapses = node.current.prover.lapses
+    yield counter("proof_lapses", "Proofs that ran out before the next one came, in this incarnation", lapses)
 
 
 def _lookups(node: Node) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from loadmanager.broker.proof_clock import ProofClock
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, RootLost
 from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
-from statechannel.runtime.proofs import Proofs
+from statechannel.runtime.proofs import NEVER_S, Proofs
 from statechannel.runtime.service import Channel
 
 LOOK_S = 0.02
@@ -49,6 +49,8 @@ class Prover:
         self._tell_lapsed = lapsed
         self._tell_renewed = renewed
         self._note = note
+        self.lapses = 0
+        """How often a partition's proof ran out before the next one came; its bundles were not served meanwhile."""
         self._root_lost = False
         self._paused = asyncio.Event()
         self._patient_until_s = 0.0
@@ -80,6 +82,7 @@ class Prover:
             asked_s = self._clock.now_s()
             try:
                 await self._coordination.prove(self._me)
+                self._count_lapses(self._proofs.until_s)
                 self._proofs.coordination_proved(asked_s)
                 self._look()
             except (Fenced, ForeignRoot) as error:
@@ -127,10 +130,16 @@ class Prover:
         if renewed:
             self._tell_renewed(renewed)
 
+    def _count_lapses(self, until_s: Iterable[float]) -> None:
+        """A proof comes in place of those that count until then."""
+        now_s = self._clock.now_s()
+        self.lapses += sum(NEVER_S < each <= now_s for each in until_s)
+
     async def _read_back(self, partition: int) -> None:
         asked_s = self._clock.now_s()
         try:
             if await self._channel.read_back(partition, self._me):
+                self._count_lapses((self._proofs.until_s[partition],))
                 self._proofs.channel_proved(partition, asked_s)
                 self._look()
         finally:

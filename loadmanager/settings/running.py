@@ -16,7 +16,7 @@ class Running(BaseSettings):
 
     # --- proofs and failures
     proof_validity_s: float = fixed(
-        2.0, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
+        1.25, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
     )
     clock_drift: float = fixed(
         0.05, "one clock may run faster than another by this part", "far beyond any quartz", ge=0.001, le=0.2
@@ -24,7 +24,7 @@ class Running(BaseSettings):
     session_timeout_s: float = fixed(
         6.0,
         "coordination session; a control loop that hangs as long loses it",
-        "three proofs",
+        "several proofs",
         pulsar={"metadataStoreSessionTimeoutMillis": 0.001},
         ge=1,
         le=60,
@@ -33,10 +33,13 @@ class Running(BaseSettings):
         150.0, "wait for brokers after the coordination service returned", "time for a whole cluster to come back", ge=0
     )
     probe_interval_s: float = fixed(
-        0.25, "between two looks at another broker's port", "a crash is noticed within half a second", ge=0.05
+        0.25, "between two connections to another broker's port", "each is held as long: its end shows a crash", ge=0.05
     )
     probe_refusals: int = fixed(
-        2, "refused connections in a row that make a suspicion", "one refusal may be a full backlog", ge=1
+        2,
+        "refused connections in a row that make a suspicion; one that ended counts",
+        "one refusal may be a full backlog",
+        ge=1,
     )
     monitor_interval_s: float = fixed(
         5.0,

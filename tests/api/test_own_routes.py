@@ -143,7 +143,7 @@ async def test_notes_and_settings_are_shown_without_secrets(cluster: Cluster) ->
     (last,) = (await cluster.ask("GET", "/v1/notes?limit=1"))[1]["notes"]
     assert last == notes[0] or last not in notes, "the newest, which may have come since"
     settings = (await cluster.ask("GET", "/v1/settings"))[1]
-    assert settings["proof_validity_s"] == 2.0
+    assert settings["proof_validity_s"] == 1.25
     assert settings["kafka"] == {"sasl.password": "***"}
     assert "secret" not in str(settings)
 

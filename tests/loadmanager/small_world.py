@@ -249,9 +249,12 @@ class Nodes:
         world.loop.call_soon(begun)
         return started
 
-    async def _probe(self, peer: Any) -> Answer:
+    async def _probe(self, peer: Any, keep_s: float) -> Answer:
         started = self.by_name[peer.broker.name]
-        return Answer.REFUSED if started.process.dead or started.refuses_connections else Answer.OPEN
+        if started.process.dead or started.refuses_connections:
+            return Answer.REFUSED
+        await asyncio.sleep(keep_s)
+        return Answer.ENDED if started.process.dead else Answer.OPEN
 
     async def ready(self, *names: str, reads: int = NEWEST_VERSION) -> list[Started]:
         """Start these and wait until all see each other and one leads."""

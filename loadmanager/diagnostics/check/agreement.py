@@ -12,8 +12,8 @@ from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.audit import Finding, Severity
 
-DETECTION_S = 0.5
-"""Time to notice a crash at the default probing, beyond the probes themselves."""
+DETECTION_S = 0.1
+"""Time to notice a crash of a process: its connections end. That of a machine shows when its session ends."""
 SAFE_MIN_INSYNC = 2
 SHORT_RETENTION_S = 86_400.0
 LOOPBACK = ("127.", "localhost:", "[::1]:")
@@ -34,8 +34,7 @@ def check_settings(settings: Settings) -> list[Finding]:
 
 def failover_s(settings: Settings) -> float:
     """Seconds from a crash until another broker may own its bundles: detection, proof time and margin."""
-    noticed_s = settings.probe_refusals * settings.probe_interval_s + DETECTION_S
-    return noticed_s + settings.proof_validity_s + settings.margin_s
+    return DETECTION_S + settings.proof_validity_s + settings.margin_s
 
 
 def _sessions(s: Settings) -> Iterator[Finding]:

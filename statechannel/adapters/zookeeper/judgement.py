@@ -25,7 +25,7 @@ class Expected(msgspec.Struct, frozen=True):
     cluster: str
     log_identity: str | None = None
     session_timeout_s: float = 6.0
-    proof_validity_s: float = 2.0
+    proof_validity_s: float = 1.25
     development: bool = False
     insecure: bool = False
 

@@ -33,6 +33,7 @@ class Proving:
         self.lapsed: list[Collection[int]] = []
         self.renewed: list[Collection[int]] = []
         self.notes: list[str] = []
+        self.prover: Prover
         self.task: asyncio.Task[None]
 
 
@@ -48,6 +49,7 @@ async def proving(world: World, outside: Callable[[], float] | None = None) -> A
             me, coordination, channel, one.proofs, ProofClock(one.boot_s, one.outside), lambda: [0],
             lambda: one.fenced_s.append(world.now_s), one.lapsed.append, one.renewed.append, one.notes.append,
         )  # fmt: skip
+        one.prover = prover
         one.task = asyncio.ensure_future(prover.run())
         yield one
         one.task.cancel()
@@ -66,6 +68,7 @@ async def test_a_proof_is_always_fresh_while_coordination_answers(world: World):
             await asyncio.sleep(0.1)
             assert fresh(world, one)
         assert one.proofs.until_s[0] - world.now_s > V / 2
+        assert one.prover.lapses == 0
 
 
 @virtually
@@ -114,8 +117,13 @@ async def test_cut_off_from_both_no_proof_outlives_its_validity(world: World):
         assert one.lapsed[-1] == {0}, "the agent was told"
         told = len(one.renewed)
         world.set_down(LOG_SERVER, False)
+        assert one.prover.lapses == 0
         await world.until(lambda: fresh(world, one), 3, "it proves again")
         assert one.renewed[told:] == [{0}]
+        assert one.prover.lapses == 1
+        world.set_down(COORDINATION_SERVER, False)
+        await asyncio.sleep(10)
+        assert one.prover.lapses == 1
 
 
 @virtually

@@ -54,7 +54,7 @@ def test_the_defaults_are_fine():
     [
         ("settings: sessions", "twice proof_validity_s", {"session_timeout_s": 3, "proof_validity_s": 2}),
         ("settings: recovery", "several session timeouts", {"recovery_grace_s": 1}),
-        ("settings: failover", "503", {"lookup_timeout_s": 2}),
+        ("settings: failover", "503", {"lookup_timeout_s": 1}),
         ("settings: moves", "above every host_", {"host_acquire_timeout_s": 40}),
         ("settings: drain", "stays behind", {"drain_timeout_s": 12}),
         ("settings: retention", "a day", {"log_retention_s": 3600}),
