@@ -92,8 +92,15 @@ def following(spark: SparkSession, tell: Callable[[Counts], None]) -> Generator[
         finally:
             spark.removeProgressHandler(told)
         return
+    with beside(lambda stop: _look(spark, tell, stop)):
+        yield
+
+
+@contextmanager
+def beside(look: Callable[[threading.Event], None]) -> Generator[None]:
+    """Run `look` in a thread beside a job. It is given an event that says when to end."""
     stop = threading.Event()
-    looking = threading.Thread(target=_look, args=(spark, tell, stop), daemon=True, name="progress")
+    looking = threading.Thread(target=look, args=(stop,), daemon=True, name="beside a job")
     looking.start()
     try:
         yield
@@ -116,17 +123,11 @@ def _look(spark: SparkSession, tell: Callable[[Counts], None], stop: threading.E
 def batches(spark: SparkSession, *, every_s: float = 10.0) -> Generator[None]:
     """Show a streaming query's last batch every `every_s`."""
     console = Console(stderr=True, highlight=False, markup=False)
-    stop = threading.Event()
-    looking = threading.Thread(target=_tell_batches, args=(spark, console, stop, every_s), daemon=True, name="progress")
-    looking.start()
-    try:
+    with beside(lambda stop: _tell_batches(spark, console, every_s, stop)):
         yield
-    finally:
-        stop.set()
-        looking.join(timeout=5)
 
 
-def _tell_batches(spark: SparkSession, console: Console, stop: threading.Event, every_s: float) -> None:
+def _tell_batches(spark: SparkSession, console: Console, every_s: float, stop: threading.Event) -> None:
     told = -1
     while not stop.wait(every_s):
         with suppress(Exception):  # the query may end meanwhile

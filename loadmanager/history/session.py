@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-"""The JVM has to be started with it. That Spark uses an incubator module the JVM tells all the same: no option ends it.
-"""
+"""The JVM has to be started with it."""
+INCUBATOR = b"WARNING: Using incubator modules:"
+"""The JVM tells that Spark uses one. No option ends that."""
 PARTITIONS = "spark.sql.shuffle.partitions"
 INITIAL = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 LEAST_PARTITIONS, MOST_PARTITIONS = 8, 200
@@ -63,7 +66,8 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
         for key, value in (configuration(spark.memory) | spark.conf | {JAVA_OPTIONS: options}).items():
             builder = builder.config(key, value)
     try:
-        made = builder.getOrCreate()
+        with nullcontext() if spark.remote else _without_incubators():
+            made = builder.getOrCreate()
     except Exception as error:
         raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
     if not spark.remote and PARTITIONS not in spark.conf:
@@ -121,6 +125,37 @@ def keep_stdout(spark: SparkSession) -> None:
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     nowhere = java.java.io.OutputStream.nullOutputStream()
     java.java.lang.System.setOut(java.java.io.PrintStream(nowhere))
+
+
+@contextmanager
+def _without_incubators() -> Generator[None]:
+    """A JVM that is started inside writes its standard error to a pipe. All of it is passed on but INCUBATOR's line."""
+    try:
+        own = os.dup(2)
+    except OSError:  # there is no standard error
+        yield
+        return
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    passing = threading.Thread(target=_pass_on, args=(reading, os.dup(own)), daemon=True, name="JVM's errors")
+    passing.start()
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        if failed:  # what the JVM told comes before what we say
+            passing.join(END_WORK_S)
+
+
+def _pass_on(reading: int, to: int) -> None:
+    with open(reading, "rb") as lines, open(to, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(INCUBATOR):
+                out.write(line)
 
 
 def _why(said: str) -> str:

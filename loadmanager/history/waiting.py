@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from loadmanager.history.progress import beside
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,14 +33,8 @@ def telling(spark: SparkSession, tell: Callable[[str], None], patience_s: float 
         yield
         return
     said = _told(str(context.master), dict(context.getConf().getAll()))
-    stop = threading.Event()
-    looking = threading.Thread(target=_look, args=(context, tell, said, patience_s, stop), daemon=True, name="waiting")
-    looking.start()
-    try:
+    with beside(lambda stop: _look(context, tell, said, patience_s, stop)):
         yield
-    finally:
-        stop.set()
-        looking.join(timeout=5)
 
 
 def _look(context: Any, tell: Callable[[str], None], said: str, patience_s: float, stop: threading.Event) -> None:
