@@ -7,6 +7,6 @@ collect nothing unbounded. How the data flows:
 
 `schemas.py` names every table and column, `lake.py` says where tables lie and how each is written once, `files.py`
 writes Parquet files for it, `session.py` makes a session with the jars from `jars.py`, whose Python workers
-`daemon.py` forks. `progress.py` shows people how far a job is, `waiting.py` what it waits for. Brokers import only `published.py`, which is free of Spark: it reads what
-jobs found from plain files.
+`daemon.py` forks. `progress.py` shows people how far a job is, `waiting.py` what it waits for. Brokers import only
+`published.py`, which is free of Spark: it reads what jobs found from plain files.
 """
