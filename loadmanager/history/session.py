@@ -25,6 +25,7 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 """The JVM has to be started with it."""
 INCUBATOR = b"WARNING: Using incubator modules:"
 """The JVM tells that Spark uses one. No option ends that."""
+CONNECT = "org.apache.spark.sql.connect.SparkConnectPlugin"
 PARTITIONS = "spark.sql.shuffle.partitions"
 INITIAL = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 LEAST_PARTITIONS, MOST_PARTITIONS = 8, 200
@@ -73,6 +74,19 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     if not spark.remote and PARTITIONS not in spark.conf:
         fit_partitions(made)
     return made
+
+
+def connect_conf(host: str, port: int) -> dict[str, str]:
+    """Settings by which a session serves Spark Connect, too; port 0 takes a free one."""
+    binding = "spark.connect.grpc.binding"
+    return {"spark.plugins": CONNECT, f"{binding}.address": host, f"{binding}.port": str(port)}
+
+
+def connect_port(spark: SparkSession) -> int:
+    """Where a session with `connect_conf` listens."""
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
+    service = getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$")  # Scala's object of this name
+    return int(getattr(service, "MODULE$").localPort())
 
 
 def fit_partitions(spark: SparkSession) -> None:
@@ -152,10 +166,13 @@ def _without_incubators() -> Generator[None]:
 
 
 def _pass_on(reading: int, to: int) -> None:
-    with open(reading, "rb") as lines, open(to, "wb", buffering=0) as out:
-        for line in lines:
-            if not line.startswith(INCUBATOR):
-                out.write(line)
+    rest = b""
+    while read := os.read(reading, 1 << 16):
+        *lines, rest = (rest + read).split(b"\n")
+        os.write(to, b"".join(line + b"\n" for line in lines if not line.startswith(INCUBATOR)))
+    os.write(to, rest)
+    os.close(reading)
+    os.close(to)
 
 
 def _why(said: str) -> str:

@@ -16,6 +16,7 @@ COMMANDS = {
     "replay": (JOBS + "replay", "replay", "Replay the recorded load under other strategies and settings."),
     "advise": (JOBS + "advise", "advise", "Advise settings and moves that would do better."),
     "report": (JOBS + "report", "report", "Draw one page with pictures that needs no network."),
+    "serve": (JOBS + "serve", "serve", "Keep a session for commands with --remote, so that they answer at once."),
     "maintain": (JOBS + "maintain", "maintain", "Compact small files, delete what is too old."),
 }
 

@@ -22,6 +22,7 @@ from loadmanager_api.cli.remote import Remote
 F = TypeVar("F", bound=Callable[..., Any])
 
 LAKE = "LOADMANAGER_LAKE"
+REMOTE = "LOADMANAGER_SPARK_REMOTE"
 
 MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
@@ -73,7 +74,12 @@ _LAKE = (
         "--lake", envvar=LAKE, metavar="PATH", help=f"Folder of the lake, or a URI that Spark knows.  [env {LAKE}]"
     ),
     click.option("--master", metavar="URL", help="Spark master, as in spark-submit.  [default: local[2]]"),
-    click.option("--remote", metavar="URL", help="Spark Connect server to use instead: sc://host:15002."),
+    click.option(
+        "--remote",
+        envvar=REMOTE,
+        metavar="URL",
+        help=f"Spark Connect server to use instead: sc://host:15002.  [env {REMOTE}]",
+    ),
     click.option("--memory", metavar="SIZE", help="Memory of the driver, if this process starts it.  [default: 2g]"),
     click.option("--conf", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
 )

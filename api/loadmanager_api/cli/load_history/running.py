@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from loadmanager.errors import LoadManagerError, Unavailable, install_line
 from loadmanager.history import published
 from loadmanager.history.gist import gist
@@ -117,6 +119,16 @@ def _session(job: Job) -> Generator[SparkSession]:
     finally:
         if active is None:
             _end(spark, remote=bool(job.remote), ours=there is None)
+
+
+@contextmanager
+def kept(job: Job, host: str, port: int) -> Generator[str]:
+    """A session that serves Spark Connect; yields its address, sc://host:port. Raises Failed."""
+    with installed():
+        from loadmanager.history.session import connect_conf, connect_port
+    conf = tuple(connect_conf(host, port).items())
+    with failing(), _session(msgspec.structs.replace(job, conf=(*conf, *job.conf))) as spark:
+        yield f"sc://{f'[{host}]' if ':' in host else host}:{connect_port(spark)}"
 
 
 def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
