@@ -134,7 +134,8 @@ class Suspicion:
         """By name, as in the topic: the incarnations of a name share a key."""
 
     async def run(self) -> None:
-        """Probe for ever."""
+        """Probe for ever; again after an error."""
+        self._watched.clear()
         async with asyncio.TaskGroup() as tasks:
             while True:
                 peers = self._peers()

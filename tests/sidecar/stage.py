@@ -300,7 +300,7 @@ async def _namespace(stage: Stage) -> None:
         await until_told(created, "a broker takes a namespace", STARTS_S)
         await until_told(whole, "all brokers are members", STARTS_S)
     except AssertionError as error:
-        raise AssertionError(f"{error}\n{stage.pairs[0].tail()}") from None
+        raise AssertionError("\n".join([str(error), *(pair.tail() for pair in stage.pairs)])) from None
 
 
 def took(what: str, begun_s: float) -> None:

@@ -113,6 +113,33 @@ async def test_a_port_that_ends_each_connection_is_open_and_not_pressed(world: W
         assert street.probes <= 12
 
 
+class Board:
+    """In place of the view: what was put."""
+
+    def __init__(self) -> None:
+        self.put_keys: asyncio.Queue[str] = asyncio.Queue()
+
+    async def put(self, key: str, report: SuspicionReport) -> None:
+        self.put_keys.put_nowait(key)
+
+
+async def test_after_an_error_it_looks_at_everybody_again():
+    faults = [RuntimeError("a fault")]
+
+    async def probe(peer: Peer, keep_s: float) -> Answer:
+        if faults:
+            raise faults.pop()
+        return Answer.REFUSED
+
+    peers, board = {b.name: Peer(b, Registration()) for b in (A, B)}, Board()
+    suspicion = Suspicion(A, lambda: peers, board, probe, interval_s=0.01, refusals=2)  # type: ignore[arg-type]
+    with pytest.raises(ExceptionGroup):
+        await suspicion.run()
+    again = asyncio.ensure_future(suspicion.run())
+    assert await asyncio.wait_for(board.put_keys.get(), 10) == "a:1>b:1"
+    again.cancel()
+
+
 @virtually
 async def test_a_port_that_only_does_not_answer_accuses_nobody_and_breaks_the_row(world: World):
     street = Street(A, B)
