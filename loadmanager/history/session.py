@@ -27,9 +27,6 @@ INITIAL = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 LEAST_PARTITIONS, MOST_PARTITIONS = 8, 200
 """On a cluster: executors come after the session, so it may know of no core yet; and Spark's default."""
 END_WORK_S = 5.0
-ASKED_AGAIN, ASKED_EVERY_MS = 8, 5_000
-"""How often a Spark Connect server that does not answer is asked again, and how long to wait at most between: some 25 s
-in all."""
 ZONE = "spark.sql.session.timeZone"
 _NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
@@ -70,21 +67,13 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     except Exception as error:
         raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
     if spark.remote:
-        _give_up_sooner(made)
+        from loadmanager.history.asking import Patience
+
+        client: Any = made.client
+        client.set_retry_policies([Patience()])
     elif PARTITIONS not in spark.conf:
         fit_partitions(made)
     return made
-
-
-def _give_up_sooner(spark: SparkSession) -> None:
-    """A Spark Connect server that has ended is asked again for half a minute, not for ten.
-
-    One that is started again has none of the session's state, so waiting for it would be in vain.
-    """
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    client: Any = spark.client
-    client.set_retry_policies([DefaultPolicy(max_retries=ASKED_AGAIN, max_backoff=ASKED_EVERY_MS)])
 
 
 def leave(spark: SparkSession) -> None:

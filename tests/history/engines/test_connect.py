@@ -40,6 +40,7 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     """Forty minutes in which nobody balanced."""
     lake = Lake(spark, str(tmp_path_factory.mktemp("recorded") / "lake"))
     written(lopsided(40)).save(lake)
+    lake.prepare("bronze")  # as an ingest does: through a server it tells that a lake is there
     return lake
 
 

@@ -108,11 +108,20 @@ def failing() -> Generator[None]:
     except (LoadManagerError, ValueError) as error:
         raise Failed(str(error)) from None
     except (PySparkException, Py4JError) as error:
-        if any(sign in str(error) for sign in GONE):
+        if _server_is_gone(error):
             raise NotNow(SERVER_GONE) from error
         raise Failed(f"Spark gave up: {_told(str(error))}") from error
     except ConnectionError as error:
         raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
+
+
+def _server_is_gone(error: BaseException | None) -> bool:
+    """Whether that is why, or why what failed before it did: cleaning up fails too, in other words."""
+    while error is not None:
+        if any(sign in str(error) for sign in GONE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
