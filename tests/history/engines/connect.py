@@ -34,6 +34,10 @@ class ConnectServer:
         """sc://host:port."""
         return f"sc://{HERE}:{self._port}"
 
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
     def start(self) -> None:
         """Start it, and return when it answers."""
         given = {

@@ -42,7 +42,10 @@ REMEDIES = {
     "SparkConcurrentModificationException": "another ingest works on this lake: wait for it, or stop it",
 }
 """What to do, by what Spark says."""
-GONE = ("[RETRIES_EXCEEDED]", "INVALID_HANDLE.SESSION_", "INVALID_HANDLE.OPERATION_", "server side session")
+GONE = (
+    *("[RETRIES_EXCEEDED]", "StatusCode.UNAVAILABLE"),
+    *("INVALID_HANDLE.SESSION_", "INVALID_HANDLE.OPERATION_", "server side session"),
+)
 """What PySpark says if a Spark Connect server does not answer any more, or another one answers in its place."""
 SERVER_GONE = (
     "the Spark Connect server ended, or was started again, while the job ran; results that were not published by then "
