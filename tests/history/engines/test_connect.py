@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.history import published
-from loadmanager.history.ingest import refresh_gold
+from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
+from loadmanager.history.sources import SqliteSource
 from tests.history.engines.connect import ConnectServer
 from tests.history.engines.submitting import LOADMANAGER, PATIENCE_S, end, ended, seen, started
+from tests.history.ingest import material
+from tests.history.ingest.comparing import differences
 from tests.history.replay.games import lopsided
 from tests.history.replay.written import written
 
@@ -84,6 +88,15 @@ def test_a_report_through_connect_has_its_page_and_pictures(server, recorded, tm
     ended(job(tmp_path / "log", "report", server, recorded.root, tmp_path / "there"), tmp_path / "log")
     assert published.has_report(tmp_path / "there")
     assert "heat-map" in published.pictures(tmp_path / "there")
+
+
+def test_an_ingest_through_connect_has_the_same_tables(server, spark, tmp_path):
+    log, lake, whole = tmp_path / "log.db", tmp_path / "lake", Lake(spark, str(tmp_path / "whole"))
+    asyncio.run(material.write(log, material.records(5)))
+    given = ["--remote", server.url, "--lake", str(lake), "--log", f"sqlite:{log}", "--max-per-trigger", "120"]
+    ended(started([*LOADMANAGER, "ingest", *given], tmp_path / "said", {}), tmp_path / "said")
+    Ingest(whole, SqliteSource(log), Options(partitions=material.PARTITIONS)).run_available()
+    assert differences(Lake(spark, str(lake)), whole) == {}
 
 
 def test_a_server_that_is_killed_is_named_and_another_one_answers(server, recorded, tmp_path):
