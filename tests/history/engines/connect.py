@@ -15,6 +15,7 @@ import psutil
 
 from loadmanager_api.cli.load_history.jars import options
 from stack.servers import free_port
+from tests.history.conftest import QUICK
 from tests.history.engines.standalone import HERE, HOME, START_S
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -40,10 +41,9 @@ class ConnectServer:
 
     def start(self) -> None:
         """Start it, and return when it answers."""
-        given = {
+        given = QUICK | {
             "spark.connect.grpc.binding.address": HERE,
             "spark.connect.grpc.binding.port": str(self._port),
-            "spark.sql.shuffle.partitions": "2",
             "spark.log.level": "ERROR",
         }
         conf = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]

@@ -21,7 +21,7 @@ from tests.history.ingest import material
 ROOT = Path(__file__).parents[3]
 SUBMIT = "examples/history/submit.sh"
 LOADMANAGER = (sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", "history")
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 LOOK_S = 0.005
 Found = TypeVar("Found")
 

@@ -92,8 +92,8 @@ def test_a_report_through_connect_has_its_page_and_pictures(server, recorded, tm
 
 def test_an_ingest_through_connect_has_the_same_tables(server, spark, tmp_path):
     log, lake, whole = tmp_path / "log.db", tmp_path / "lake", Lake(spark, str(tmp_path / "whole"))
-    asyncio.run(material.write(log, material.records(5)))
-    given = ["--remote", server.url, "--lake", str(lake), "--log", f"sqlite:{log}", "--max-per-trigger", "120"]
+    asyncio.run(material.write(log, material.records(5, reports=20, steps=20)))
+    given = ["--remote", server.url, "--lake", str(lake), "--log", f"sqlite:{log}"]
     ended(started([*LOADMANAGER, "ingest", *given], tmp_path / "said", {}), tmp_path / "said")
     Ingest(whole, SqliteSource(log), Options(partitions=material.PARTITIONS)).run_available()
     assert differences(Lake(spark, str(lake)), whole) == {}
