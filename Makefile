@@ -39,7 +39,7 @@ test-guarded: dev ## the tests that take minutes and guard what seldom changes; 
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup --guarded only $(ARGS)
 
-test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafka, and advice that makes a real cluster more even
+test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafka, and on S3 (needs Go); advice that makes a real cluster more even
 	@$(PY) -m stack jars
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -m slow $(ARGS)

@@ -1,4 +1,6 @@
-"""Listeners on which Kafka asks who is there: a password (SASL/PLAIN) in the clear, and one under TLS. For tests only.
+"""Listeners on which Kafka asks who is there: a password (SASL, PLAIN or SCRAM) in the clear, and one under TLS.
+
+For tests only.
 
 The key is made anew for each server; its certificate is its own authority, and holds for the loopback address.
 """
@@ -16,6 +18,7 @@ from stack.jars import StackError
 SASL = "SASL"
 TLS = "TLS"
 PROTOCOLS = {SASL: "SASL_PLAINTEXT", TLS: "SASL_SSL"}
+SCRAM = "SCRAM-SHA-512"
 KEYTOOL_TIMEOUT_S = 60
 KEY_PASSWORD = "only-for-tests"
 
@@ -47,11 +50,23 @@ class Security:
         }
         for listener in PROTOCOLS:
             prefix = f"listener.name.{listener.lower()}"
-            found[f"{prefix}.sasl.enabled.mechanisms"] = "PLAIN"
+            found[f"{prefix}.sasl.enabled.mechanisms"] = f"PLAIN,{SCRAM}"
+            found[f"{prefix}.{SCRAM.lower()}.sasl.jaas.config"] = (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            )
             found[f"{prefix}.plain.sasl.jaas.config"] = (
                 f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
             )
         return found
+
+    @property
+    def scram(self) -> list[str]:
+        """Arguments of the tool that formats the storage: SCRAM's passwords are in Kafka's own log."""
+        return [
+            word
+            for name, password in self.users.items()
+            for word in ("--add-scram", f'{SCRAM}=[name="{name}",password="{password}"]')
+        ]
 
     def make_key(self) -> None:
         """Make key and certificate, unless they are there. Raises StackError."""

@@ -221,6 +221,7 @@ class KafkaServer(JavaServer):
             return  # data of an earlier run: kept, with its cluster id
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         arguments = ["format", "-t", cluster_id, "-c", str(self._config)]
+        arguments += self.security.scram if self.security else []
         tool = [java(), QUIET, "-XX:TieredStopAtLevel=1", "-cp", classpath(self.name), "kafka.tools.StorageTool"]
         run = subprocess.run([*tool, *arguments], capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S)
         if run.returncode != 0:

@@ -121,11 +121,11 @@ def jar_components(pom: Path, jars: Path) -> Iterator[dict[str, Any]]:
 
 
 def coordinates(pom: Path) -> list[tuple[str, str, str]]:
-    """Group, artifact and version of each dependency."""
+    """Group, artifact and version of each dependency, also of those in profiles."""
     project = ElementTree.parse(pom).getroot()
     values = {each.tag.removeprefix(POM): each.text or "" for each in project.find(f"{POM}properties") or ()}
     found = list[tuple[str, str, str]]()
-    for each in project.iterfind(f"{POM}dependencies/{POM}dependency"):
+    for each in project.iterfind(f".//{POM}dependencies/{POM}dependency"):
         group, artifact, version = (each.findtext(POM + part, "") for part in ("groupId", "artifactId", "version"))
         found.append((group, artifact, re.sub(r"\$\{([^}]+)\}", lambda match: values[match[1]], version)))
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.utils import is_remote
 
+from loadmanager.errors import Invalid
 from loadmanager.history import layout
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.utc import DAY_US
@@ -46,6 +47,21 @@ class File(msgspec.Struct, frozen=True):
     size_bytes: int
     folders: dict[str, str]
     stats: str
+
+
+def check_shared(place: str, files: Iterable[File]) -> None:
+    """Raises Invalid where a task has written one of these files, below `place`, to a disk that this machine lacks."""
+    for file in files:
+        path = f"{place}/{file.path}"
+        try:
+            there = os.path.getsize(path) == file.size_bytes
+        except OSError:
+            there = False
+        if not there:
+            raise Invalid(
+                f"an executor wrote {path} to a disk of its own, not to this machine's: on a cluster the lake is a "
+                "folder that all machines share, under the same path, or in an object store"
+            )
 
 
 def extent(file: File, column: str) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 `loadmanager history jars` calls `bring()`; jobs call `present()`, which names that command if jars are missing. They
 are in `$LOADMANAGER_HISTORY_JARS`, by default in the user's cache, in a folder named by the POM's digest, so that two
-releases don't disturb each other.
+releases don't disturb each other. Those for S3, which few need, are in the folder `s3` in it; jobs get them if they are
+there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ PLACE = "LOADMANAGER_HISTORY_JARS"
 COMPLETE = ".complete"
 """Written last: the names of all jars; empty if an earlier release wrote it."""
 TIMEOUT_S = 600
+S3 = "s3"
+"""The POM's profile, and the folder of its jars."""
+S3_GROUPS = ("org.apache.hadoop", "org.reactivestreams", "software.amazon.awssdk", "software.amazon.eventstream")
 
 
 def folder() -> Path:
@@ -35,7 +39,16 @@ def present() -> tuple[Path, ...]:
     where = folder()
     if not _complete(where):
         raise Invalid(f"the jars that Spark needs are not in {where}: run `loadmanager history jars` once")
-    return tuple(sorted(where.glob("*.jar")))
+    return (*_jars_in(where), *(_jars_in(where / S3) if has_s3() else ()))
+
+
+def has_s3() -> bool:
+    """Whether jobs can read and write s3a://."""
+    return _complete(folder() / S3)
+
+
+def _jars_in(where: Path) -> list[Path]:
+    return sorted(where.glob("*.jar"))
 
 
 def _complete(where: Path) -> bool:
@@ -47,8 +60,11 @@ def _complete(where: Path) -> bool:
     return all((where / name).is_file() for name in names)
 
 
-def bring() -> tuple[Path, ...]:
-    """The jars, downloaded where they are missing. Raises Invalid if Maven is missing or fails."""
+def bring(*, s3: bool = False) -> tuple[Path, ...]:
+    """The jars, downloaded where they are missing; also those for S3, if asked for.
+
+    Raises Invalid if Maven is missing or fails.
+    """
     where = folder()
     where.parent.mkdir(parents=True, exist_ok=True)
     with (where.parent / f"{where.name}.lock").open("w") as lock:
@@ -56,17 +72,19 @@ def bring() -> tuple[Path, ...]:
         if not _complete(where):
             shutil.rmtree(where, ignore_errors=True)
             _download(where)
-            (where / COMPLETE).write_text("\n".join(sorted(jar.name for jar in where.glob("*.jar"))))
+        if s3 and not _complete(where / S3):
+            shutil.rmtree(where / S3, ignore_errors=True)
+            _download(where / S3, "-P", S3, f"-DincludeGroupIds={','.join(S3_GROUPS)}")
     return present()
 
 
-def _download(where: Path) -> None:
+def _download(where: Path, *more: str) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
         raise Invalid(
             "mvn is missing: install Maven and a JDK 17+ (Debian: apt-get install openjdk-17-jdk-headless maven)"
         )
-    command = [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={where}"]
+    command = [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={where}", *more]
     try:
         run = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_S
@@ -77,3 +95,4 @@ def _download(where: Path) -> None:
         ) from None
     if run.returncode != 0:
         raise Invalid(f"Maven could not bring Spark's jars:\n{run.stdout[-2000:]}")
+    (where / COMPLETE).write_text("\n".join(jar.name for jar in _jars_in(where)))

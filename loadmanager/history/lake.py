@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
 from loadmanager.history import layout
-from loadmanager.history.files import Columns, File, Files, local_root
+from loadmanager.history.files import Columns, File, Files, check_shared, local_root
 from loadmanager.history.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ _CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w+Exception|Concurrent tr
 _ONE_WRITER: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """By path. On a local file system Delta in the JVM looks for a commit's file before it renames its own to it, which is
 safe among threads of the JVM alone; `add` commits outside of it."""
+_S3 = ("s3", "s3a", "s3n")
+ALONE = "one job at a time may write to a lake on S3, because one job's commits can overwrite another's"
 _NOT_THERE = frozenset(
     {"PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"}
 )
@@ -149,7 +151,8 @@ class Lake:
     def add(self, table: str, files: Iterable[File], once: Once) -> None:
         """Append the rows of files that are below the table's path, on a local file system.
 
-        Raises Conflict where `once.writer` has committed this number or a higher one, or commits one meanwhile.
+        Raises Conflict where `once.writer` has committed this number or a higher one, or commits one meanwhile; Invalid
+        for files that are not on this machine's disk.
         """
         if not self._add(table, files, once):
             raise self._conflict(table)
@@ -168,12 +171,13 @@ class Lake:
 
         if table not in self._prepared:
             self.prepare(table)
+        place, written = f"{self.folder}/tables/{table}", tuple(files)
+        check_shared(place, written)
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, dict(file.folders), now_ms, True, file.stats) for file in files
+            AddAction(file.path, file.size_bytes, dict(file.folders), now_ms, True, file.stats) for file in written
         ]
         once_only = CommitProperties({"isBlindAppend": True}, app_transactions=[Transaction(once.writer, once.number)])
-        place = f"{self.folder}/tables/{table}"
         if table not in self._handles:
             self._handles[table] = DeltaTable(place)
         handle = self._handles[table]
@@ -189,10 +193,22 @@ class Lake:
             Path(place, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
         return True
 
-    def noted(self, table: str, note: str) -> bool:
-        """Whether one of the latest commits of a table carries this note."""
+    def noted(self, table: str, note: str) -> int | None:
+        """The version of the commit with this note, if it is one of the latest of a table."""
         history = self.spark.sql(f"DESCRIBE HISTORY {layout.delta(self.path(table))} LIMIT {_LATEST_COMMITS}")
-        return not history.where(f.col("userMetadata") == note).isEmpty()
+        found = history.where(f.col("userMetadata") == note).select("version").first()
+        return None if found is None else int(found["version"])
+
+    @property
+    def keeps_writers_apart(self) -> bool:
+        """Whether a commit of one process cannot overwrite another's of the same number.
+
+        On S3 Delta's own log store sees to that within one process only. A log store of your own that is configured is
+        trusted.
+        """
+        scheme = self.root.partition("://")[0]
+        store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", "") if scheme in _S3 else "?"
+        return bool(store) and not str(store).endswith("S3SingleDriverLogStore")
 
     def add_new(self, table: str, rows: DataFrame, key: Iterable[str]) -> None:
         """Append those of `rows` whose `key` (columns, not null) is not in the table yet."""

@@ -71,7 +71,12 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
             made = builder.getOrCreate()
     except Exception as error:
         raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
-    if not spark.remote and PARTITIONS not in spark.conf:
+    if spark.remote:
+        from loadmanager.history.asking import Patience
+
+        client: Any = made.client
+        client.set_retry_policies([Patience()])
+    elif PARTITIONS not in spark.conf:
         fit_partitions(made)
     return made
 
@@ -87,6 +92,13 @@ def connect_port(spark: SparkSession) -> int:
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     service = getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$")  # Scala's object of this name
     return int(getattr(service, "MODULE$").localPort())
+
+
+def leave(spark: SparkSession) -> None:
+    """End a session at a Spark Connect server, which may have ended: then nobody is asked again."""
+    client: Any = spark.client
+    client.set_retry_policies([])
+    spark.stop()
 
 
 def fit_partitions(spark: SparkSession) -> None:

@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
-    bring()
+    bring(s3=True)
     warehouse = tmp_path_factory.mktemp("warehouse")
     made = session(Spark(memory="1g", conf={"spark.sql.warehouse.dir": str(warehouse)} | QUICK))
     made.sparkContext.setLogLevel("ERROR")

@@ -91,3 +91,13 @@ def test_another_pom_has_a_folder_of_its_own(maven: Maven, tmp_path: Path, monke
     monkeypatch.setattr(jars, "POM", other)
     assert jars.folder() != before
     assert jars.folder().parent == before.parent
+
+
+def test_those_for_s3_are_brought_when_asked_for_and_then_given_to_jobs(maven: Maven):
+    jars.bring()
+    assert not jars.has_s3()
+    maven.does('case "$*" in *"-P s3 "*) touch "$to/s3.jar" ;; esac')
+    jars.bring(s3=True)
+    assert (jars.has_s3(), names(), maven.calls) == (True, ["a.jar", "b.jar", "s3.jar"], 2)
+    (jars.folder() / jars.S3 / "s3.jar").unlink()
+    assert (jars.has_s3(), names()) == (False, ["a.jar", "b.jar"])

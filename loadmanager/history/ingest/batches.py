@@ -25,7 +25,7 @@ from loadmanager.history.ingest.logs import INSTEAD, Logs, refuse_other_records
 from loadmanager.history.ingest.progress import SILVER, WRITER, Partition, Reached, advance, arrived, reached
 from loadmanager.history.ingest.verdicts import forget
 from loadmanager.history.ingest.writing import Written, write_files
-from loadmanager.history.lake import Lake, Once
+from loadmanager.history.lake import ALONE, Lake, Once
 from loadmanager.history.schemas import RAW
 from loadmanager.history.sources import TOPICS, Source
 
@@ -69,6 +69,7 @@ class Batches:
         self._memory = silver.Memory()
         self._logs = Logs(plan.source)
         self._order = Order(passed)
+        self._version: int | None = None
 
     def __call__(self, rows: DataFrame, _: int) -> None:
         """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
@@ -121,8 +122,7 @@ class Batches:
             *RAW.names, utc.day_of(f.col("appended_at")).alias("day"), f.lit(number).cast(LongType()).alias("batch")
         )
         lake.append("bronze", rows, Once(WRITER, number), note)
-        if not lake.noted("bronze", note):
-            raise Conflict(f"another ingest has written batch {number} to {lake.root}: stop one of the two")
+        self._check_alone(lake, number, lake.noted("bronze", note))
         try:
             self._logs.check(lake, before)  # again: a topic may have become another one while its records were read
         except Invalid:
@@ -130,6 +130,14 @@ class Batches:
             raise
         self._plan.failpoints.reached("bronze")
         return True
+
+    def _check_alone(self, lake: Lake, number: int, version: int | None) -> None:
+        """Raises Conflict where others have written to bronze: this batch, or what a file system cannot keep apart."""
+        if version is None:
+            raise Conflict(f"another ingest has written batch {number} to {lake.root}: stop one of the two")
+        before, self._version = self._version, version
+        if before is not None and version != before + 1 and not lake.keeps_writers_apart:
+            raise Conflict(f"another job writes to {lake.root}; {ALONE}: stop one of the two")
 
 
 def prepare_all(lake: Lake) -> None:

@@ -140,8 +140,8 @@ def repeats(lake: Lake, reports: Reports, recent: Recent | None = None) -> DataF
     known = _recorded(lake, spans).select(*IDENTITY, f.struct("partition", "offset").alias("known"))
     elsewhere = f.col("known").isNotNull() & (f.col("known") != f.struct("partition", "offset"))
     again = ranked.join(known, list(IDENTITY), "left").where((f.col("rank") > 1) | elsewhere).select(*PLACE)
-    found = again.localCheckpoint()  # `persist` would be computed anew whenever one of these tables is written
-    return None if found.isEmpty() else found
+    found = again.toArrow()  # to the driver, as the reports: an executor that dies would take a local checkpoint along
+    return lake.spark.createDataFrame(found) if found.num_rows else None
 
 
 def _spans(reports: Reports) -> dict[str, Bounds]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from loadmanager.errors import Conflict, Unavailable
+from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
 from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batches import Batches, Plan, complete
 from loadmanager.history.ingest.checkpoint import passed
@@ -46,6 +47,13 @@ SLOW_START = "Python worker failed to connect back"
 """Spark's message when a source's Python process took more than 10 s to start, as on a machine that is too busy. The
 limit is fixed in Spark; it does not apply to the workers of tasks, which are forked."""
 STARTS = 4
+
+REFUSED = re.compile(
+    r"(Authentication failed|SSL handshake failed|Failed to create new KafkaAdminClient|Not authorized).*?"
+    r"(?= SQLSTATE|$)",
+    re.MULTILINE,
+)
+"""What Kafka's Java client says where starting again cannot help."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -94,8 +102,8 @@ class Ingest:
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`: then finish the batch under way, and bring gold up to it.
 
-        Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew, Unavailable if the
-        stream fails for another reason: start again then, nothing is lost or counted twice.
+        Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew or Kafka refuses Spark's
+        client, Unavailable if the stream fails for another reason: start again then, nothing is lost or counted twice.
         """
         gauges = Gauges()
         with exporter(self._options.metrics, gauges):
@@ -184,6 +192,11 @@ def patiently(work: Callable[[], None]) -> None:
     return work()
 
 
-def _failed(error: object) -> Unavailable:
+def _failed(error: object) -> LoadManagerError:
     _log.debug("the stream stopped: %s", error)
+    if refused := REFUSED.search(str(error)):
+        return Invalid(
+            f"Kafka refused Spark's client: {refused[0].strip()}. Correct the setting `kafka`: security.protocol, "
+            "sasl.…, ssl.ca.location; names that begin with `kafka.` are for Spark's client alone"
+        )
     return Unavailable(f"the stream stopped: {gist(str(error))}; start it again, it goes on where it stopped")

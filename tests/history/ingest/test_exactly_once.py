@@ -120,6 +120,21 @@ def test_a_second_ingest_is_refused_and_harms_nothing(spark, lake, tmp_path, und
     assert differences(lake, undisturbed) == {}
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_another_writer_is_noticed_where_commits_could_be_lost(spark, lake, tmp_path, monkeypatch, apart):
+    monkeypatch.setattr(Lake, "folder", "")
+    monkeypatch.setattr(Lake, "keeps_writers_apart", apart)
+    log, run = material.records(SEED), Batches(lake.root, plan(tmp_path), "one run")
+    for number, begin in enumerate((0.0, 0.1)):
+        run(material.raw(spark, log, begin, begin + 0.1), number)
+    spark.sql(f"OPTIMIZE delta.`{lake.path('bronze')}`")  # as `maintain` does
+    if apart:
+        run(material.raw(spark, log, 0.2, 0.3), 2)
+    else:
+        with pytest.raises(Conflict, match=r"another job writes to .* one job at a time may write to a lake on S3"):
+            run(material.raw(spark, log, 0.2, 0.3), 2)
+
+
 def test_a_topic_that_was_made_anew_is_refused(spark, lake, tmp_path):
     log = material.records(SEED, reports=8, steps=9)
     Batches(lake.root, plan(tmp_path), "one")(material.raw(spark, log), 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pyarrow as pa
 import pytest
 
-from loadmanager.errors import Conflict
+from loadmanager.errors import Conflict, Invalid
 from loadmanager.history import layout
 from loadmanager.history.files import File, Files
 from loadmanager.history.lake import Lake, Once
@@ -83,3 +85,11 @@ def test_checkpoints_of_spark_and_of_delta_rs_follow_each_other(lake):
     begun = Lake(lake.spark, lake.root)
     begun.append("quarantine", one, Once(WRITER, 2 * interval))
     assert begun.table("quarantine").count() == 2 * interval + 1
+
+
+def test_a_file_on_another_machines_disk_is_refused(lake):
+    files = written(lake, AT_US)
+    (Path(lake.path("broker_load")) / files[0].path).unlink()
+    with pytest.raises(Invalid, match="to a disk of its own, not to this machine's: on a cluster the lake is a folder"):
+        lake.add("broker_load", files, Once(WRITER, 0))
+    assert lake.table("broker_load").count() == 0

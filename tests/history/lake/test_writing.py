@@ -140,3 +140,13 @@ def test_a_lake_of_a_newer_format_is_refused_for_reading_and_writing(lake, monke
         with pytest.raises(Invalid, match="upgrade this job"):
             refused()
     assert Lake(lake.spark, lake.root + "/other").table("group_lag").count() == 0
+
+
+def test_a_lake_on_s3_has_one_writer_unless_a_log_store_keeps_them_apart(spark):
+    assert Lake(spark, "hdfs:///lakes/east").keeps_writers_apart
+    assert not Lake(spark, "s3a://lakes/east").keeps_writers_apart
+    spark.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
+    try:
+        assert Lake(spark, "s3a://lakes/east").keeps_writers_apart
+    finally:
+        spark.conf.unset("spark.delta.logStore.s3a.impl")

@@ -16,7 +16,7 @@ from loadmanager_api.cli.load_history.answering import Rows, table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
 from loadmanager_api.cli.load_history.rehearsing import show_reading, topics_of
-from loadmanager_api.cli.load_history.running import check_lake, failing, installed, opened
+from loadmanager_api.cli.load_history.running import check_lake, failing, installed, writing
 from loadmanager_api.cli.options import dry_run_option
 from loadmanager_api.cli.stores import opened_log, working
 
@@ -96,7 +96,7 @@ def ingest(
         return
     given = {"max_per_trigger": max_per_trigger, "trigger_s": trigger_s, "gold_s": gold_s}
     given |= {"metrics": f"{metrics_host}:{metrics_port}" if metrics_port else None}
-    with opened(job, new=True) as lake:
+    with writing(job, new=True) as lake:
         known = {name: value for name, value in given.items() if value is not None}
         source, options = _asked(settings, {"load_ttl_s": _ttl_s(lake, settings), **known})
         _run(lake, source, options, once=once)

@@ -13,8 +13,9 @@ from loadmanager_api.cli.remote import Remote
 
 @click.command()
 @click.option("--spark-submit", "submit", is_flag=True, help="Print the jars as options of spark-submit, on one line.")
+@click.option("--s3", is_flag=True, help="Download also the jars for a lake on S3 (s3a://…).")
 @prints
-def jars(remote: Remote, submit: bool) -> None:
+def jars(remote: Remote, submit: bool, s3: bool) -> None:
     """Download the missing jars of Delta Lake and the Kafka connector, with Maven.
 
     The jars go to ~/.cache/loadmanager/jars, or to the folder in LOADMANAGER_HISTORY_JARS. For a machine without
@@ -24,7 +25,7 @@ def jars(remote: Remote, submit: bool) -> None:
     from loadmanager.history.jars import bring, folder
 
     try:
-        found = bring()
+        found = bring(s3=s3)
     except (LoadManagerError, OSError) as error:
         raise Failed(str(error)) from None
     if submit:

@@ -10,7 +10,7 @@ import msgspec
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options
-from loadmanager_api.cli.load_history.running import opened
+from loadmanager_api.cli.load_history.running import opened, writing
 from loadmanager_api.cli.options import dry_run_option
 
 COLUMNS = ("table", "days_joined", "rows_removed")
@@ -48,7 +48,7 @@ def maintain(job: Job, dry_run: bool, bronze_days: int, silver_days: int, histor
 
     Minutes (gold) are kept. Removed rows do not come back with the next ingest.
     """
-    with opened(job) as lake:
+    with opened(job) if dry_run else writing(job) as lake:
         from loadmanager.history.maintenance import Retention, maintain
         from loadmanager.history.progress import steps
 

@@ -38,10 +38,21 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The environment variable that spark-submit sets for its program."""
 
 REMEDIES = {
+    "S3AFileSystem not found": "run `loadmanager history jars --s3` once",
+    'No FileSystem for scheme "s3"': "write s3a://…",
     "[FAILED_READ_FILE": "restore that file from a copy, or ingest into another lake",
     "SparkConcurrentModificationException": "another ingest works on this lake: wait for it, or stop it",
 }
 """What to do, by what Spark says."""
+GONE = (
+    *("[RETRIES_EXCEEDED]", "StatusCode.UNAVAILABLE"),
+    *("INVALID_HANDLE.SESSION_", "INVALID_HANDLE.OPERATION_", "server side session"),
+)
+"""What PySpark says if a Spark Connect server does not answer any more, or another one answers in its place."""
+SERVER_GONE = (
+    "the Spark Connect server ended, or was started again, while the job ran; results that were not published by then "
+    "are as they were. Look at the server's log, start it if need be, and start the job again"
+)
 MOST_SAID = 500
 
 
@@ -70,6 +81,17 @@ def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
 
 
 @contextmanager
+def writing(job: Job, *, new: bool = False) -> Generator[Lake]:
+    """As `opened`, for a job that writes: it says so if nothing keeps its commits apart from those of another one."""
+    with opened(job, new=new) as lake:
+        if not lake.keeps_writers_apart:
+            from loadmanager.history.lake import ALONE
+
+            echo(f"Warning: {ALONE}: let no other ingest or maintain run meanwhile", err=True)
+        yield lake
+
+
+@contextmanager
 def reading(job: Job, *, new: bool = False) -> Generator[Pinned]:
     """As `opened`, for a job that only reads: its result names the versions of the tables that it was made from."""
     with opened(job, new=new) as lake:
@@ -91,9 +113,20 @@ def failing() -> Generator[None]:
     except (LoadManagerError, ValueError) as error:
         raise Failed(str(error)) from None
     except (PySparkException, Py4JError) as error:
+        if _server_is_gone(error):
+            raise NotNow(SERVER_GONE) from error
         raise Failed(f"Spark gave up: {_told(str(error))}") from error
     except ConnectionError as error:
         raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
+
+
+def _server_is_gone(error: BaseException | None) -> bool:
+    """Whether that is why, or why what failed before it did: cleaning up fails too, in other words."""
+    while error is not None:
+        if any(sign in str(error) for sign in GONE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -145,11 +178,13 @@ def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
 def _end(spark: SparkSession, *, remote: bool, ours: bool) -> None:
     from py4j.protocol import Py4JError
 
-    from loadmanager.history.session import end_work
+    from loadmanager.history.session import end_work, leave
 
+    if remote:  # a Spark Connect server has other clients
+        leave(spark)
+        return
     with suppress(Py4JError, ConnectionError):  # it may have ended by itself
-        if not remote:  # a Spark Connect server has other clients
-            end_work(spark)
+        end_work(spark)
         if ours:
             spark.stop()
 

@@ -1,0 +1,25 @@
+"""What tests of all engines compare with: the same command in this process's session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from loadmanager_api.cli.main import main
+
+Here = Callable[..., None]
+
+
+@pytest.fixture
+def here(spark: SparkSession) -> Here:
+    """Run a command in this process's session, and publish its result in a folder."""
+
+    def run(folder: Path, command: str, *arguments: str) -> None:
+        done = CliRunner().invoke(main, ["history", command, *arguments, "--publish", str(folder)])
+        assert done.exit_code == 0, done.output
+
+    return run
