@@ -5,7 +5,7 @@ collect nothing unbounded. How the data flows:
 
     topics ─▶ sources/ ─▶ ingest/ (bronze ─▶ silver ─▶ gold) ─▶ analyses/ audit/ replay/ ─▶ advising/ report/
 
-`schemas.py` names every table and column, `lake.py` says where tables lie and how each is written once, `session.py`
+`columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, `session.py`
 makes a session with the jars from `jars.py`. Brokers import only `published.py`, which is free of Spark: it reads what
 jobs found from plain files.
 """
