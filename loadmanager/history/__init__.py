@@ -6,6 +6,7 @@ collect nothing unbounded. How the data flows:
     topics ─▶ sources/ ─▶ ingest/ (bronze ─▶ silver ─▶ gold) ─▶ analyses/ audit/ replay/ ─▶ advising/ report/
 
 `columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, `session.py`
-makes a session with the jars from `jars.py`. Brokers import only `published.py`, which is free of Spark: it reads what
+makes a session with the jars from `jars.py`. `views/` has SQL views for analysts, and `duck.py` reads a lake without
+Spark. Brokers import only `published.py`, which is free of Spark: it reads what
 jobs found from plain files.
 """

@@ -78,8 +78,8 @@ def asks_only(question: str) -> bool:
 def export(root: Path, file: Path) -> None:
     """Write the rows of all views into a DuckDB file, as tables with comments, for programs that read such files.
 
-    The file is replaced when the new one is complete; who has the old one open goes on reading it. Raises as
-    `connected`.
+    Times are of UTC, without a zone: such programs show them as they are. The file is replaced when the new one is
+    complete; who has the old one open goes on reading it. Raises as `connected`.
     """
     new = file.with_name(file.name + ".new")
     new.unlink(missing_ok=True)
@@ -87,13 +87,19 @@ def export(root: Path, file: Path) -> None:
         with duckdb.connect(str(new)) as db:
             _make_tables(db, root, TABLES)
             for view in VIEWS.values():
-                db.execute(f"CREATE TABLE {view.name} AS {view.sql}")
+                kinds = db.execute(f"DESCRIBE {view.sql}").fetchall()
+                columns = ", ".join(_without_zone(name, kind) for name, kind, *_ in kinds)
+                db.execute(f"CREATE TABLE {view.name} AS SELECT {columns} FROM ({view.sql})")
                 db.execute(f"COMMENT ON TABLE {view.name} IS {_quoted(view.title)}")
                 for name, meaning in view.columns.items():
                     db.execute(f'COMMENT ON COLUMN {view.name}."{name}" IS {_quoted(meaning)}')
         new.replace(file)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _without_zone(name: str, kind: str) -> str:
+    return f'"{name}" AT TIME ZONE \'UTC\' AS "{name}"' if kind == _NAMES["timestamp"] else f'"{name}"'
 
 
 def _make_tables(db: Connection, root: Path, tables: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.duck import connected
 from loadmanager.history.ingest import refresh_gold
 from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.failpoints import NEVER
 from loadmanager.history.lake import ALWAYS, Lake
 from loadmanager.history.maintenance import Retention, maintain
 from loadmanager.history.schemas import TABLES
@@ -40,7 +41,7 @@ def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     """A first batch that tasks write, a second one with repeats that Spark merges, gold, and joined files."""
     directory = tmp_path_factory.mktemp("ingested")
     lake, log = Lake(spark, str(directory / "lake")), material.records(SEED)
-    plan = Plan(SqliteSource(directory / "log.db"), material.PARTITIONS)
+    plan = Plan(SqliteSource(directory / "log.db"), material.PARTITIONS, NEVER)
     Batches(lake.root, plan, "first")(material.raw(spark, log, 0.0, 0.1), 0)
     Batches(lake.root, plan, "second")(material.raw(spark, log), 1)
     assert {"by tasks", "by Spark"} == written_by(lake, "broker_load")
@@ -103,15 +104,15 @@ def test_every_reader_of_delta_sees_the_same_rows(ingested: Lake, table: str):
 
 
 @pytest.mark.parametrize("which", ["ingested", "week"])
-def test_views_have_the_same_rows_in_both_engines(which: str, request: pytest.FixtureRequest):
+def test_views_have_the_same_rows_in_both_engines(spark: SparkSession, which: str, request: pytest.FixtureRequest):
     lake: Lake = request.getfixturevalue(which)
     register(lake)
     filled = set[str]()
     for name in VIEWS:
-        spark = plain(listed(lake.spark.table(name).toArrow()))
+        theirs = plain(listed(spark.table(name).toArrow()))
         with duck(lake, name) as db:
-            assert plain(listed(db.sql(f"FROM {name}").to_arrow_table())) == spark, name
-        filled |= {name} if spark else set()
+            assert plain(listed(db.sql(f"FROM {name}").to_arrow_table())) == theirs, name
+        filled |= {name} if theirs else set()
     assert (
         filled
         >= {

@@ -189,3 +189,7 @@ def test_a_duckdb_file_has_all_views_with_comments(root: Path, tmp_path: Path):
         found = dict(db.execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
         assert found == {view.name: view.title for view in VIEWS.values()}
         assert db.execute("SELECT count(*) FROM who_owns_what_now").fetchone() == (WORLD.bundles,)
+        db.execute("SET TimeZone = 'Asia/Tokyo'")
+        assert db.execute("SELECT min(minute)::VARCHAR FROM cluster_load_by_minute").fetchone() == (
+            "2026-01-05 00:00:00",
+        )
