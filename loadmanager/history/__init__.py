@@ -7,6 +7,5 @@ collect nothing unbounded. How the data flows:
 
 `columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, `session.py`
 makes a session with the jars from `jars.py`. `views/` has SQL views for analysts, and `duck.py` reads a lake without
-Spark. Brokers import only `published.py`, which is free of Spark: it reads what
-jobs found from plain files.
+Spark. Brokers import only `published.py`, which is free of Spark: it reads what jobs found from plain files.
 """
