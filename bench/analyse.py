@@ -29,10 +29,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.analyse_duckdb import ANSWERS, difference
 from bench.figures import emit
+from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES, Tables
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.running import answers
-from loadmanager.history.generating import World, generated
 from loadmanager.history.lake import ALWAYS
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.session import Spark, session

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.figures import emit
-from loadmanager.history.generating import World, generated
+from bench.generating import World, generated
 from loadmanager.history.lake import Lake
 from loadmanager.history.replay import Options, replay
 from loadmanager.history.session import Spark, session

@@ -32,7 +32,11 @@ GUARDED = {
     "fuzz": "loadmanager_api",
     "sidecar": "loadmanager_api.sidecar",
 }
-FOLDERS = {"kubernetes": ("helm", "stack/kubernetes"), "sidecar": ("examples/sidecar",)}
+FOLDERS = {
+    "history": ("bench/generating", "examples/history"),
+    "kubernetes": ("helm", "stack/kubernetes"),
+    "sidecar": ("examples/sidecar",),
+}
 """Further folders. What the chart promises of a cluster is tried when the chart changes: the programs for it take
 eleven minutes to build on a new machine."""
 JOBS = "loadmanager_api.cli.load_history"

@@ -25,7 +25,7 @@ from loadmanager_api.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("loadmanager", "loadmanager_api", "statechannel")
-FOR_TESTS = ("loadmanager/simulation/", "loadmanager/history/generating/")
+FOR_TESTS = ("loadmanager/simulation/",)
 """What no user gets."""
 BARE = {
     *("aiohttp", "click", "google-re2", "msgspec", "numpy", "prometheus-client", "psutil", "pydantic"),

@@ -1,4 +1,4 @@
-"""How the tables of the lakehouse are made, and brought up to this release. `schemas.py` says what is in them.
+"""How the tables of the lakehouse are made, and brought up to this release. `columns.py` says what is in them.
 
 A table is partitioned by `day`, bronze by topic too. Statistics are kept only for columns that are searched, because
 they cost as much as writing. A release adds columns at the end: an older lake gets them when a newer release first
@@ -15,12 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from loadmanager.errors import Invalid
+from loadmanager.history.columns import FORMAT, FORMAT_PROPERTY
 from loadmanager.history.schemas import TABLES
-
-FORMAT = 1
-"""Format of the lake as a whole: what the tables mean together, beyond their columns."""
-
-FORMAT_PROPERTY = "loadmanager.format"
 
 _SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "at", "minute")
 _BRIEF_HISTORY = {

@@ -1,12 +1,8 @@
-"""Every table of the lakehouse and its columns. A later release adds columns at the end, and takes none away.
-
-`at` is event time (the writer's wall clock), `appended_at` the log's time; both UTC. `topic`, `partition` and `offset`
-name the record that a row came from. `day` is the UTC date of `at`, by which the tables are cut. Rates are per second,
-loads as `loadmanager.model.load.model` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a
-bundle `tenant/namespace/0x…_0x…`.
-"""
+"""Spark's schemas of the tables, by name. `columns.py` lists and explains the columns."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pyspark.sql.types import (
     ArrayType,
@@ -24,249 +20,45 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_TEXT, _INT, _LONG, _DOUBLE, _TIME = StringType(), IntegerType(), LongType(), DoubleType(), TimestampType()
+from loadmanager.history import columns
+from loadmanager.history.columns import Columns
 
-
-def _columns(**types: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in types.items()])
-
-
-def _with(first: StructType, **types: DataType) -> StructType:
-    return StructType([*first.fields, *_columns(**types).fields])
-
-
-_ORIGIN = _columns(partition=_INT, offset=_LONG, appended_at=_TIME)
-_RATE_NAMES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s", "cpu_percent")
-_RATES = dict.fromkeys(_RATE_NAMES, _DOUBLE)
-
-RAW = _columns(topic=_TEXT, partition=_INT, offset=_LONG, key=BinaryType(), value=BinaryType(), appended_at=_TIME)
-"""What every source yields, and bronze keeps unchanged (plus `day`, of `appended_at`). `topic` has no prefix."""
-
-BRONZE = _with(RAW, day=DateType(), batch=_LONG)
-"""`batch` of the ingest brought the record."""
-
-QUARANTINE = _with(RAW, kind=_TEXT, reason=_TEXT, day=DateType())
-"""Records that could not be read: `kind` is `corrupt` or `newer` (of a format that a later release may read), or
-`missing`: trimmed or replaced before it was read, one row for each run of offsets, under the first of them."""
-
-BROKER_LOAD = _with(
-    _ORIGIN,
-    broker=_TEXT,
-    incarnation=_LONG,
-    at=_TIME,
-    cpu_percent=_DOUBLE,
-    memory_percent=_DOUBLE,
-    in_rate_bytes_s=_DOUBLE,
-    out_rate_bytes_s=_DOUBLE,
-    in_rate_msg_s=_DOUBLE,
-    out_rate_msg_s=_DOUBLE,
-    bundles=_LONG,
-    keys=_LONG,
-    sessions=_LONG,
-    capacity=MapType(_TEXT, _DOUBLE),
-    host_cpu_percent=_DOUBLE,
-    host_memory_percent=_DOUBLE,
-    day=DateType(),
-)
-"""One row a report of `load-brokers`; a deletion of the key is a row with `broker` alone (incarnation, at, … null)."""
-
-BUNDLE_LOAD = _with(
-    _ORIGIN,
-    broker=_TEXT,
-    incarnation=_LONG,
-    at=_TIME,
-    bundle=_TEXT,
-    namespace=_TEXT,
-    rank=_INT,
-    keys=_LONG,
-    sessions=_LONG,
-    **_RATES,
-    day=DateType(),
-)
-"""One row for each bundle of a report of `load-bundles`; `rank` 0 is the hottest."""
-
-BUNDLE_TOTAL = _with(
-    _ORIGIN,
-    broker=_TEXT,
-    incarnation=_LONG,
-    at=_TIME,
-    count=_LONG,
-    keys=_LONG,
-    sessions=_LONG,
-    **_RATES,
-    day=DateType(),
-)
-"""The sum over *all* bundles that a broker held, one row a report of `load-bundles`; `count` of them."""
-
-CHANNEL = _with(
-    _ORIGIN,
-    at=_TIME,
-    id=_TEXT,
-    action=_TEXT,
-    actor=_TEXT,
-    actor_incarnation=_LONG,
-    role=_TEXT,
-    epoch=_LONG,
-    bundles=ArrayType(_TEXT),
-    seen=ArrayType(_LONG),
-    to=_TEXT,
-    to_incarnation=_LONG,
-    namespace=_TEXT,
-    cause=_TEXT,
-    reason=_TEXT,
-    format=_INT,
-    verdict=_TEXT,
-    refusal=_TEXT,
-    detail=_TEXT,
-    day=DateType(),
-)
-"""One row a record of the channel. `verdict`: `accepted`, `refused`, or `unknown` where the log had been trimmed before
-it; `refusal` is its Reason, `detail` in words."""
-
-TRANSITION = _with(
-    _ORIGIN,
-    ordinal=_INT,
-    at=_TIME,
-    id=_TEXT,
-    action=_TEXT,
-    bundle=_TEXT,
-    namespace=_TEXT,
-    state_before=_TEXT,
-    state=_TEXT,
-    holder_before=_TEXT,
-    holder_before_incarnation=_LONG,
-    holder=_TEXT,
-    holder_incarnation=_LONG,
-    target=_TEXT,
-    target_incarnation=_LONG,
-    revision_before=_LONG,
-    token=_LONG,
-    actor=_TEXT,
-    role=_TEXT,
-    cause=_TEXT,
-    day=DateType(),
-)
-"""What an accepted record did to each bundle, as `statechannel.law.verdict` has it. `state` is null where the bundle
-was deleted, `state_before` where it was made."""
-
-DECISION = _with(
-    _ORIGIN,
-    id=_TEXT,
-    epoch=_LONG,
-    round=_LONG,
-    at=_TIME,
-    leader=_TEXT,
-    strategy=_TEXT,
-    reason=_TEXT,
-    moves=_INT,
-    begun=_INT,
-    spread_before=_DOUBLE,
-    spread_after=_DOUBLE,
-    settings=_TEXT,
-    digest=_TEXT,
-    has_model=BooleanType(),
-    policies_revision=_LONG,
-    day=DateType(),
-)
-"""One row a round of the leader; `settings` as JSON."""
-
-MOVE = _with(
-    _ORIGIN,
-    decision=_TEXT,
-    ordinal=_INT,
-    at=_TIME,
-    bundle=_TEXT,
-    source=_TEXT,
-    destination=_TEXT,
-    stage=_TEXT,
-    reason=_TEXT,
-    gain=_DOUBLE,
-    outcome=_TEXT,
-    detail=_TEXT,
-    day=DateType(),
-)
-"""One row a move of a decision. `gain` is what the strategy promised, null where it does not say."""
-
-AUDIT = _with(
-    _ORIGIN,
-    at=_TIME,
-    **dict.fromkeys(("id", "principal", "how", "address", "broker", "action", "about", "namespace"), _TEXT),
-    asked=_TEXT,
-    before=_TEXT,
-    after=_TEXT,
-    result=_TEXT,
-    status=_INT,
-    detail=_TEXT,
-    day=DateType(),
-)
-"""One row a request that changed something, or was to, or was refused. `asked`, `before` and `after` are JSON."""
-
-GROUP_LAG = _with(
-    _ORIGIN, at=_TIME, group=_TEXT, topic=_TEXT, queue=_INT, lag=_LONG, consumer=_TEXT, generation=_LONG, day=DateType()
-)
-"""It gets rows once its topic exists."""
-
-CHANNEL_STATE = _columns(
-    partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=BinaryType(), held=_INT
-)
-"""The replay's state of each partition at the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is
-the format of the record at `next_offset` where the replay could not read it and waits for a later release."""
-
-PROGRESS = _columns(
-    stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME, log_id=_TEXT
-)
-"""How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on, later one
-for each partition and day, with the sum of `rows`. `until` is the latest `appended_at`, of gold the time up to which
-minutes were made. Rows of the stage `log` say instead which log a topic's records are of: `log_id` is the id that Kafka
-gave the topic; partition (-1) and position mean nothing."""
-
-BROKER_MINUTE = _columns(
-    minute=_TIME,
-    broker=_TEXT,
-    incarnation=_LONG,
-    covered_s=_DOUBLE,
-    reports=_LONG,
-    cpu_percent=_DOUBLE,
-    cpu_percent_max=_DOUBLE,
-    memory_percent=_DOUBLE,
-    in_rate_bytes_s=_DOUBLE,
-    out_rate_bytes_s=_DOUBLE,
-    in_rate_msg_s=_DOUBLE,
-    out_rate_msg_s=_DOUBLE,
-    bundles=_DOUBLE,
-    capacity=MapType(_TEXT, _DOUBLE),
-    day=DateType(),
-)
-"""Time-weighted means of the step function of a broker's reports; `covered_s` of the 60 s had a report in force."""
-
-BUNDLE_MINUTE = _columns(
-    minute=_TIME,
-    bundle=_TEXT,
-    namespace=_TEXT,
-    broker=_TEXT,
-    covered_s=_DOUBLE,
-    **_RATES,
-    keys=_DOUBLE,
-    sessions=_DOUBLE,
-    day=DateType(),
-)
-"""The same for bundles, by the broker that reported them; of those that were among its hottest."""
-
-TABLES: dict[str, StructType] = {
-    "bronze": BRONZE,
-    "quarantine": QUARANTINE,
-    "broker_load": BROKER_LOAD,
-    "bundle_load": BUNDLE_LOAD,
-    "bundle_total": BUNDLE_TOTAL,
-    "channel": CHANNEL,
-    "transition": TRANSITION,
-    "decision": DECISION,
-    "move": MOVE,
-    "audit": AUDIT,
-    "group_lag": GROUP_LAG,
-    "channel_state": CHANNEL_STATE,
-    "progress": PROGRESS,
-    "broker_minute": BROKER_MINUTE,
-    "bundle_minute": BUNDLE_MINUTE,
+_TYPES: Mapping[str, DataType] = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "double": DoubleType(),
+    "timestamp": TimestampType(),
+    "date": DateType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "array<string>": ArrayType(StringType()),
+    "array<bigint>": ArrayType(LongType()),
+    "map<string,double>": MapType(StringType(), DoubleType()),
 }
+"""Spark has a parser for these, which needs a running JVM."""
+
+
+def _schema(table: Columns) -> StructType:
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in table.items()])
+
+
+TABLES: dict[str, StructType] = {name: _schema(table) for name, table in columns.TABLES.items()}
 """By name. Tables that are cut by day have a column `day`; bronze is cut by topic too."""
+
+RAW = _schema(columns.RAW)
+BRONZE = TABLES["bronze"]
+QUARANTINE = TABLES["quarantine"]
+BROKER_LOAD = TABLES["broker_load"]
+BUNDLE_LOAD = TABLES["bundle_load"]
+BUNDLE_TOTAL = TABLES["bundle_total"]
+CHANNEL = TABLES["channel"]
+TRANSITION = TABLES["transition"]
+DECISION = TABLES["decision"]
+MOVE = TABLES["move"]
+AUDIT = TABLES["audit"]
+GROUP_LAG = TABLES["group_lag"]
+CHANNEL_STATE = TABLES["channel_state"]
+PROGRESS = TABLES["progress"]
+BROKER_MINUTE = TABLES["broker_minute"]
+BUNDLE_MINUTE = TABLES["bundle_minute"]

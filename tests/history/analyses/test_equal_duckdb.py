@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.analyse import NEEDED, connected, reading
 from bench.analyse import together as answered_together
 from bench.analyse_duckdb import ANSWERS, difference
+from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.generating import World, generated
 from loadmanager.history.lake import ALWAYS
 
 WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9))

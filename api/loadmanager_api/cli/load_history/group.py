@@ -12,6 +12,7 @@ COMMANDS = {
     "jars": (JOBS + "jars", "jars", "Download what Spark needs, once."),
     "ingest": (JOBS + "ingest", "ingest", "Copy new records of the log into the lake."),
     "analyse": (JOBS + "analyse", "analyse", "Analyse imbalance, hot bundles, transfers, outages, capacity …"),
+    "sql": (JOBS + "sql", "sql", "Answer a question in SQL about the lake, without Spark."),
     "audit": (JOBS + "audit", "audit", "Judge every record of the channel again, and check every invariant."),
     "replay": (JOBS + "replay", "replay", "Replay the recorded load under other strategies and settings."),
     "advise": (JOBS + "advise", "advise", "Advise settings and moves that would do better."),

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.history.generating.spells import Ints
-from loadmanager.history.generating.world import MINUTES_A_DAY, World
+from bench.generating.world import MINUTES_A_DAY, Ints, World
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, Size, broker_names
 from loadmanager.strategies.playground.workloads.registry import make
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.history.generating import World, generated
-from loadmanager.history.generating.generated import MAKERS
-from loadmanager.history.generating.loads import stage
-from loadmanager.history.generating.minutes import of_day
-from loadmanager.history.generating.spells import away
-from loadmanager.history.generating.world import DAY_MS, MINUTE_MS
+from bench.generating import World, generated, write
+from bench.generating.generated import MAKERS
+from bench.generating.loads import stage
+from bench.generating.reports import of_day
+from bench.generating.world import DAY_MS, MINUTE_MS, away
+from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import TABLES
 from statechannel.law.record import Action
 from statechannel.law.transitions import State, rows
@@ -124,3 +125,12 @@ def test_executors_make_the_same_rows(spark: SparkSession) -> None:
     actions = {row["action"]: row["count"] for row in channel.groupBy("action").count().collect()}
     assert actions["lead"] == WORLD.days * WORLD.partitions
     assert tables("group_lag").count() == 0
+
+
+def test_a_lake_is_written_without_spark_and_read_by_it(lake: Lake) -> None:
+    written = dict(write(Path(lake.root), WORLD))
+    assert written == {name: len(made(name)) for name in MAKERS}
+    for name in MAKERS:
+        assert lake.stored(name) == TABLES[name]
+        assert lake.table(name).count() == written[name]
+    lake.prepare("channel")  # as the ingest does before it writes

@@ -14,10 +14,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from loadmanager.history.generating.arrow import Batch, Ints, batch, dates, partition_of, picked, times
-from loadmanager.history.generating.loads import broker_cpu_percent, by_broker, loads, stage
-from loadmanager.history.generating.spells import Flags, incarnations, spells
-from loadmanager.history.generating.world import DAY_MS, HOUR_MS, MINUTE_MS, MINUTES_A_DAY, MOST_BUNDLES, World
+from bench.generating.arrow import Batch, Ints, batch, dates, partition_of, picked, times
+from bench.generating.loads import broker_cpu_percent, by_broker, loads, stage
+from bench.generating.world import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    MINUTES_A_DAY,
+    MOST_BUNDLES,
+    Flags,
+    World,
+    incarnations,
+    spells,
+)
 
 REVOKED_MS, RELEASED_MS, TAKEN_MS = 1000, 3100, 3110
 """Delays after a death: the leader's records, and the new owner's."""
@@ -68,6 +77,8 @@ BIRTH = Pattern(
 SHIFTS = 8
 """Room for so many records of a move in the offsets."""
 LINES_AT_ONCE = 32
+IN_BOTH = ("partition", "offset", "appended_at", "at", "id", "action", "actor", "role", "namespace", "cause", "day")
+"""Columns that `channel` and `transition` have alike."""
 
 
 class Moves(msgspec.Struct, frozen=True, eq=False):
@@ -100,6 +111,32 @@ def transitions(world: World, day: int) -> Iterator[Batch]:
     for pattern, these in kinds:
         if these.any():
             yield _records(world, day, found.only(these), pattern)
+
+
+def channel(world: World, day: int) -> Iterator[Batch]:
+    """The rows of `channel`: the records of `transition`, and before them those of the day's leader, by partition."""
+    offset = (day * DAY_MS + HOUR_MS) * (MOST_BUNDLES * SHIFTS) - 1
+    at_ms = np.full(world.partitions, world.begin_ms + day * DAY_MS)
+    leads: dict[str, Any] = {
+        "partition": np.arange(world.partitions),
+        "offset": offset,
+        "appended_at": times(at_ms),
+        "at": times(at_ms),
+        "id": f"{offset:x}",
+        "action": "lead",
+        "actor": stage(world).brokers[world.leader(day)],
+        "actor_incarnation": 1,
+        "role": "leader",
+        "epoch": day + 1,
+        "day": dates(at_ms),
+    }
+    accepted = {"verdict": "accepted", "format": 1}
+    yield batch("channel", world.partitions, leads | accepted)
+    for rows in transitions(world, day):
+        columns = {name: rows.column(name) for name in IN_BOTH}
+        bundles = pa.ListArray.from_arrays(np.arange(rows.num_rows + 1), rows.column("bundle"))
+        columns |= {"bundles": bundles, "to": rows.column("target"), "epoch": 0}
+        yield batch("channel", rows.num_rows, columns | accepted)
 
 
 def _records(world: World, day: int, found: Moves, pattern: Pattern) -> Batch:

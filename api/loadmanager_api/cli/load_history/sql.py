@@ -1,0 +1,177 @@
+"""`loadmanager history sql`: answers a question in SQL about a lake on this disk, with DuckDB: no JVM starts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from loadmanager.errors import Invalid, NotFound
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.load_history.answering import Rows, table
+from loadmanager_api.cli.load_history.options import LAKE, Job
+from loadmanager_api.cli.load_history.running import check_lake, installed
+from loadmanager_api.cli.near import with_nearest
+from loadmanager_api.cli.options import FORMS
+from loadmanager_api.cli.remote import Typed
+
+if TYPE_CHECKING:
+    from loadmanager.history.duck import Connection
+
+CSV = "csv"
+MOST = 1_000
+_UNKNOWN = re.compile(r"(?:Table|View) with name \"?(.+?)\"? does not exist")
+
+
+@click.command()
+@click.argument("query", required=False, metavar="[SQL]")
+@click.option("--lake", envvar=LAKE, metavar="PATH", default="", help=f"Folder of the lake.  [env {LAKE}]")
+@click.option(
+    "--list", "listing", is_flag=True, help="List the views; with a view or table in place of SQL, its columns."
+)
+@click.option(
+    "--rows", type=click.IntRange(1), metavar="N", default=MOST, show_default=True, help="Number of rows to print."
+)
+@click.option(
+    "-o", "--output", type=click.Choice((*FORMS, CSV)), help="Print a table, JSON, YAML or CSV.  [default: table]"
+)
+@click.pass_context
+def sql(ctx: click.Context, query: str | None, lake: str, listing: bool, rows: int, output: str | None) -> None:
+    """Answer a question in SQL about the lake; - in place of SQL reads it from standard input.
+
+    The SQL is DuckDB's. It sees the lake's tables, and views whose names say what is in them: --list. It only reads,
+    needs no Java, and takes lakes on this disk. All times are UTC.
+    """
+    form = output or (ctx.find_object(Typed) or Typed()).output or "table"
+    job = Job(lake=lake, output="json" if form == CSV else form)
+    if listing:
+        _list(job, form, query)
+        return
+    if not query:
+        raise click.UsageError("say what to ask: loadmanager history sql 'SELECT …', or --list for the views")
+    if not lake:
+        raise click.MissingParameter(param_hint="'--lake'", param_type="option")
+    if job.local is None:
+        raise Failed(f"--lake {lake}: this command reads lakes on this disk; query others with Spark, or copy the lake")
+    check_lake(job, new=False)
+    names, found, more = _answer(job.local, sys.stdin.read() if query == "-" else query, rows)
+    _show(job, form, names, found)
+    if more:
+        echo(f"… and more rows: --rows {10 * rows} prints up to so many", err=True)
+
+
+def _list(job: Job, form: str, name: str | None) -> None:
+    from loadmanager.history.columns import TABLES
+    from loadmanager.history.views import VIEWS
+
+    if name is None:
+        found = [{"view": view.name, "a row is": view.title.rstrip(".")} for view in VIEWS.values()]
+        _show(job, form, ("view", "a row is"), found)
+    elif name in VIEWS:
+        columns = [{"column": column, "meaning": text} for column, text in VIEWS[name].columns.items()]
+        _show(job, form, ("column", "meaning"), columns)
+    elif name in TABLES:
+        _show(job, form, ("column", "type"), [{"column": each, "type": kind} for each, kind in TABLES[name].items()])
+    else:
+        raise Failed(_not_there(name))
+
+
+def _answer(root: Path, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
+    """Columns, at most so many rows, and whether there are more. Raises Failed."""
+    with installed():
+        from loadmanager.history.duck import asks_only, connected
+    with tempfile.TemporaryDirectory(prefix="loadmanager-sql-") as scratch, _failing():
+        if not asks_only(query):
+            raise Failed("this command takes one question: SELECT, FROM, WITH, DESCRIBE or SUMMARIZE …")
+        with connected(root.absolute(), Path(scratch), query) as db:
+            return _asked(db, query, most)
+
+
+def _asked(db: Connection, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
+    answer = db.execute(query)
+    names = [str(each[0]) for each in answer.description or ()]
+    rows = answer.fetchmany(most + 1)
+    unique = [name if names.index(name) == place else f"{name}_{place}" for place, name in enumerate(names)]
+    return unique, [dict(zip(unique, row, strict=True)) for row in rows[:most]], len(rows) > most
+
+
+@contextmanager
+def _failing() -> Generator[None]:
+    """DuckDB's errors as a message that says what to do."""
+    import duckdb
+
+    try:
+        yield
+    except (NotFound, Invalid) as error:
+        raise Failed(str(error)) from None
+    except duckdb.PermissionException as error:
+        raise Failed(f"this command reads the tables of the lake, and no other file: {error}") from None
+    except duckdb.CatalogException as error:
+        unknown = _UNKNOWN.search(str(error))
+        raise Failed(_not_there(unknown[1]) if unknown else str(error)) from None
+    except duckdb.OutOfMemoryException as error:
+        raise Failed(
+            f"the question needs more memory than there is; ask about fewer days, or use Spark: {error}"
+        ) from None
+    except duckdb.Error as error:
+        raise Failed(str(error)) from None
+
+
+def _not_there(name: str) -> str:
+    from loadmanager.history.columns import TABLES
+    from loadmanager.history.views import VIEWS
+
+    message = f"there is no view or table {name}; `loadmanager history sql --list` lists the views"
+    return with_nearest(message, name, [*VIEWS, *TABLES])
+
+
+def _show(job: Job, form: str, names: Sequence[str], rows: Rows) -> None:
+    if form == CSV:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([[_plain(row[name]) for name in names] for row in rows])
+        echo(text.getvalue(), nl=False)
+    elif job.shown.for_people:
+        table(job, None, names, [{name: _shown(value) for name, value in row.items()} for row in rows], "no rows")
+    else:
+        table(job, [{name: _plain(value) for name, value in row.items()} for row in rows], names, rows)
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, datetime) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: times in ISO 8601, bytes as hexadecimal digits, null for what is not a number."""
+    match value:
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date() | time() | timedelta():
+            return str(value)
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return value.hex()
+        case dict():
+            return {str(name): _plain(each) for name, each in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_plain(each) for each in cast("list[Any]", value)]
+        case None | bool() | int() | str():
+            return value
+        case _:
+            return str(value)

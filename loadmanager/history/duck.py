@@ -1,0 +1,160 @@
+"""Reads a lake with DuckDB: no JVM, no Spark. It writes nothing to the lake.
+
+delta-rs (`deltalake`) says which files a table has, and DuckDB reads them. A table of `columns.py` has all columns of
+this release; it is empty where the lake does not have it yet, and a column that an older release did not write is null,
+as `Lake.table` has it. The views of `views/` are there too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from loadmanager.errors import Invalid, NotFound
+from loadmanager.history.columns import FORMAT, FORMAT_PROPERTY, TABLES
+from loadmanager.history.views import VIEWS
+
+Connection = duckdb.DuckDBPyConnection
+_NAMES = {
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "boolean": "BOOLEAN",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "array<string>": "VARCHAR[]",
+    "array<bigint>": "BIGINT[]",
+    "map<string,double>": "MAP(VARCHAR, DOUBLE)",
+}
+"""DuckDB's names of the types."""
+_SPARKS = {
+    "unix_micros(moment)": "epoch_us(moment)",
+    "array_join(list, separator)": "array_to_string(list, separator)",
+}
+"""Functions of Spark that the views use, and what DuckDB calls them."""
+_HARMLESS = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Features of Delta that change nothing for a reader of data files."""
+_WORD = re.compile(r"\w+")
+
+
+def connected(root: Path, scratch: Path, question: str) -> Connection:
+    """A connection that can read the tables and views which the question names, and no other files; close it.
+
+    DuckDB keeps what does not fit into memory in `scratch`. SQL can change no setting. It must be kept from writing to
+    the lake's own files: see `asks_only`. Raises NotFound where there is no lake, Invalid for one that this release
+    cannot read.
+    """
+    named = {word.lower() for word in _WORD.findall(question)}
+    views = [name for name in VIEWS if name in named]
+    named.update(word for name in views for word in _WORD.findall(VIEWS[name].sql))
+    db = duckdb.connect()
+    try:
+        db.execute("SET temp_directory = ?", [str(scratch)])
+        _make_tables(db, root, [name for name in TABLES if name in named])
+        for name in views:
+            db.execute(f"CREATE TEMP VIEW {name} AS {VIEWS[name].sql}")
+        db.execute(f"SET allowed_directories = [{_quoted(str(root / 'tables'))}]")
+        for setting in ("python_enable_replacements", "enable_external_access"):
+            db.execute(f"SET {setting} = false")
+        db.execute("SET lock_configuration = true")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def asks_only(question: str) -> bool:
+    """Whether it is one statement that selects. Raises duckdb.ParserException."""
+    return [each.type for each in duckdb.extract_statements(question)] == [duckdb.StatementType.SELECT]
+
+
+def export(root: Path, file: Path) -> None:
+    """Write the rows of all views into a DuckDB file, as tables with comments, for programs that read such files.
+
+    Times are of UTC, without a zone: such programs show them as they are. The file is replaced when the new one is
+    complete; who has the old one open goes on reading it. Raises as `connected`.
+    """
+    new = file.with_name(file.name + ".new")
+    new.unlink(missing_ok=True)
+    try:
+        with duckdb.connect(str(new)) as db:
+            _make_tables(db, root, TABLES)
+            for view in VIEWS.values():
+                kinds = db.execute(f"DESCRIBE {view.sql}").fetchall()
+                columns = ", ".join(_without_zone(name, kind) for name, kind, *_ in kinds)
+                db.execute(f"CREATE TABLE {view.name} AS SELECT {columns} FROM ({view.sql})")
+                db.execute(f"COMMENT ON TABLE {view.name} IS {_quoted(view.title)}")
+                for name, meaning in view.columns.items():
+                    db.execute(f'COMMENT ON COLUMN {view.name}."{name}" IS {_quoted(meaning)}')
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _without_zone(name: str, kind: str) -> str:
+    return f'"{name}" AT TIME ZONE \'UTC\' AS "{name}"' if kind == _NAMES["timestamp"] else f'"{name}"'
+
+
+def _make_tables(db: Connection, root: Path, tables: Iterable[str]) -> None:
+    if not (root / "tables").is_dir():
+        raise NotFound(f"there is no lake at {root}")
+    db.execute("SET TimeZone = 'UTC'")
+    for name, meaning in _SPARKS.items():
+        db.execute(f"CREATE TEMP MACRO {name} AS {meaning}")
+    for table in tables:
+        source, there = _source(root / "tables" / table, table), dict[str, str]()
+        if source:
+            there = {name: kind for name, kind, *_ in db.execute(f"DESCRIBE {source}").fetchall()}
+        columns = ", ".join(_column(name, _NAMES[kind], there.get(name)) for name, kind in TABLES[table].items())
+        db.execute(f"CREATE TEMP VIEW {table} AS SELECT {columns} {source or 'WHERE false'}")
+
+
+def _column(name: str, kind: str, stored: str | None) -> str:
+    if stored == kind:
+        return f'"{name}"'
+    value = "NULL" if stored is None else f'"{name}"'
+    return f'CAST({value} AS {kind}) AS "{name}"'
+
+
+def _source(path: Path, table: str) -> str:
+    """The FROM clause for the files that the table's newest version has; empty where there is no file or no table."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return ""
+    try:
+        found = DeltaTable(str(path))
+        told, files = found.metadata(), found.file_uris()
+    except DeltaError as error:
+        raise Invalid(f"table {table} of the lake cannot be read: {error}") from error
+    _check(found, told.configuration, path, table)
+    folders = ", ".join(f"'{name}': {_NAMES[TABLES[table][name]]}" for name in told.partition_columns)
+    hive = f", hive_partitioning = true, hive_types = {{{folders}}}" if folders else ", hive_partitioning = false"
+    listed = ", ".join(_quoted(file) for file in files)
+    return f"FROM read_parquet([{listed}], union_by_name = true{hive})" if files else ""
+
+
+def _check(found: DeltaTable, settings: Mapping[str, str | None], path: Path, table: str) -> None:
+    written = int(settings.get(FORMAT_PROPERTY) or FORMAT)
+    if written > FORMAT:
+        raise Invalid(
+            f"{path} is of a lake of format {written}, and this release reads up to {FORMAT}: "
+            "upgrade this program, or point it at another lake"
+        )
+    features = set(found.protocol().reader_features or ()) - _HARMLESS
+    if found.protocol().min_reader_version == 2 and settings.get("delta.columnMapping.mode", "none") != "none":
+        features.add("columnMapping")
+    if features:
+        raise Invalid(
+            f"table {table} uses features of Delta that this reader lacks ({', '.join(sorted(features))}): query it "
+            "with Spark, or rewrite it without them (ALTER TABLE … DROP FEATURE …)"
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
