@@ -34,6 +34,7 @@ CHANGE = {
     "context use": "the user's own file",
     "demo": "a cluster of its own, in a folder of its own",
     "history jars": "fills a cache",
+    "history sql": "reads a lake",
     "sidecar": "runs a broker, as `broker`",
     "top": "asks on its screen before each change",
 }
