@@ -22,6 +22,7 @@ CHANGE_NOTHING = {
     "context show": "reads",
     "decisions show": "reads",
     "doctor": "reads; writes a new file",
+    "history sql": "reads a lake",
     "playground": "simulates in memory",
     "topics bundle-range": "reads",
     "what-if": "is a dry run by itself",
@@ -34,7 +35,6 @@ CHANGE = {
     "context use": "the user's own file",
     "demo": "a cluster of its own, in a folder of its own",
     "history jars": "fills a cache",
-    "history sql": "reads a lake",
     "sidecar": "runs a broker, as `broker`",
     "top": "asks on its screen before each change",
 }
