@@ -198,9 +198,13 @@ def test_it_holds_the_packages_with_their_types_and_nothing_else(wheel: Path):
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assert not [name for name in names if "test_" in name or "conftest" in name or "/bench/" in name]
+    assert not [name for name in names if "/test_" in name or "conftest" in name or "/bench/" in name]
     assert not [name for name in names if name.startswith(FOR_TESTS)]
-    sources = [*(ROOT / "loadmanager").rglob("*.py"), *(ROOT / "statechannel").rglob("*.py")]
+    sources = [
+        *(ROOT / "loadmanager").rglob("*.py"),
+        *(ROOT / "loadmanager").rglob("*.sql"),
+        *(ROOT / "statechannel").rglob("*.py"),
+    ]
     there = {path.relative_to(ROOT).as_posix() for path in sources}
     there |= {path.relative_to(ROOT / "api").as_posix() for path in (ROOT / "api").rglob("*.py")}
     missing = [name for name in there - set(names) if not name.startswith(FOR_TESTS)]

@@ -81,7 +81,7 @@ def test_the_help_of_every_command_needs_no_spark():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "{0} set()"
-    assert set(COMMANDS) == {"jars", "ingest", "analyse", "audit", "replay", "advise", "report", "maintain"}
+    assert set(COMMANDS) == {"jars", "ingest", "analyse", "audit", "replay", "advise", "report", "maintain", "sql"}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -46,7 +46,7 @@ def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     Batches(lake.root, plan, "second")(material.raw(spark, log), 1)
     assert {"by tasks", "by Spark"} == written_by(lake, "broker_load")
     refresh_gold(lake, TTL_S)
-    maintain(lake, AHEAD, Retention(bronze_days=9_999, silver_days=9_999, history_days=7))
+    maintain(lake, AHEAD, Retention(bronze_days=36_500, silver_days=36_500, history_days=7))
     return lake
 
 
