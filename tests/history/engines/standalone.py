@@ -124,7 +124,8 @@ def _told(log: Path, words: str) -> str:
 
 def _open_below(process: psutil.Process, folder: Path) -> list[Path]:
     try:
-        names = [Path(each.path) for each in process.open_files()]
+        # to write: tasks that replay the channel read files that are committed
+        names = [Path(each.path) for each in process.open_files() if each.mode.startswith("w")]
     except psutil.Error:
         return []
     return [name for name in names if name.suffix == ".parquet" and folder in name.parents]

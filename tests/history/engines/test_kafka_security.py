@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import trustme
@@ -60,7 +61,7 @@ def source(guarded: KafkaServer) -> KafkaSource:
 
 
 def ingest(source: KafkaSource, lake: Lake, kafka: dict[str, str]) -> Result:
-    command = ["history", "ingest", *options(source, lake.root), "--set", "start_timeout_s=10"]
+    command = ["history", "ingest", *options(source, Path(lake.root)), "--set", "start_timeout_s=10"]
     return CliRunner().invoke(main, command, env={"LOADMANAGER_KAFKA": json.dumps(kafka)})
 
 
