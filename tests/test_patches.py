@@ -35,6 +35,7 @@ PATCHES = {
     "tests/history/ingest/test_exactly_once.py: Lake.add": "a run dies before this commit: no fault can be timed so",
     "tests/history/ingest/test_exactly_once.py: Lake.append": "a run dies before this append: Spark has no such fault",
     "tests/history/ingest/test_exactly_once.py: Lake.folder": "a file system that only Spark writes to",
+    "tests/history/ingest/test_exactly_once.py: Lake.keeps_writers_apart": "as on S3, and as elsewhere",
     "tests/history/report/test_commands.py: loadmanager_api.cli.load_history.analyse.taken": MOMENT,
     "tests/integration/long_life/traps.py: owner.method": MOMENT,
     "tests/integration/test_zookeeper_coordination.py: client._leases._read": MOMENT,
