@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from loadmanager.errors import Invalid, NotFound
-from loadmanager.history.columns import FORMAT, FORMAT_PROPERTY, TABLES
+from loadmanager.history.columns import TABLES, check_format
 from loadmanager.history.views import VIEWS
 
 Connection = duckdb.DuckDBPyConnection
@@ -140,12 +140,7 @@ def _source(path: Path, table: str) -> str:
 
 
 def _check(found: DeltaTable, settings: Mapping[str, str | None], path: Path, table: str) -> None:
-    written = int(settings.get(FORMAT_PROPERTY) or FORMAT)
-    if written > FORMAT:
-        raise Invalid(
-            f"{path} is of a lake of format {written}, and this release reads up to {FORMAT}: "
-            "upgrade this program, or point it at another lake"
-        )
+    check_format(str(path), settings)
     features = set(found.protocol().reader_features or ()) - _HARMLESS
     if found.protocol().min_reader_version == 2 and settings.get("delta.columnMapping.mode", "none") != "none":
         features.add("columnMapping")

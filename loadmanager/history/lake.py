@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
 from loadmanager.history import layout
+from loadmanager.history.columns import check_format
 from loadmanager.history.files import Columns, File, Files, check_shared, local_root
 from loadmanager.history.schemas import TABLES
 
@@ -254,10 +255,26 @@ class Lake:
             if error.getCondition() in _NOT_THERE:
                 return None
             raise
-        if not self._checked:
-            layout.check_format(self.spark, path)
-            self._checked = True
+        self._check_format(table)
         return found
+
+    def _check_format(self, table: str) -> None:
+        if not self._checked:
+            path, here = self.path(table), self._delta(table)
+            check_format(
+                path, layout.stored_properties(self.spark, path) if here is None else here.metadata().configuration
+            )
+            self._checked = True
+
+    def _delta(self, table: str) -> DeltaTable | None:
+        """The newest version of a table of a lake on this machine's file system, read without Spark, in milliseconds.
+
+        None elsewhere, and where the table does not exist.
+        """
+        from deltalake import DeltaTable
+
+        place = f"{self.folder}/tables/{table}"
+        return DeltaTable(place) if self.folder and DeltaTable.is_deltatable(place) else None
 
 
 def _with_columns_of(schema: StructType, rows: DataFrame) -> DataFrame:

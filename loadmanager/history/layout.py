@@ -9,7 +9,7 @@ misreading it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -76,15 +76,10 @@ def widen(spark: SparkSession, path: str, there: StructType, table: str, schema:
         spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({_listed(missing)})")
 
 
-def check_format(spark: SparkSession, path: str) -> None:
-    """Raises Invalid where a newer release wrote the lake in a way that this one cannot read."""
+def stored_properties(spark: SparkSession, path: str) -> Mapping[str, str]:
+    """The properties of a table, by Spark."""
     found = spark.sql(f"DESCRIBE DETAIL {delta(path)}").select("properties").first()
-    written = int((found["properties"] if found else {}).get(FORMAT_PROPERTY, FORMAT))
-    if written > FORMAT:
-        raise Invalid(
-            f"{path} is of a lake of format {written}, and this release reads up to {FORMAT}: "
-            "upgrade this job, or point it at another lake"
-        )
+    return found["properties"] if found else {}
 
 
 def delta(path: str) -> str:

@@ -30,10 +30,17 @@ class Pinned(Lake):
     def _version(self, table: str) -> int | None:
         with self._turn:  # analyses ask in threads
             if table not in self._versions:
-                self._versions[table] = None if super()._read(table) is None else self._newest(table)
+                self._versions[table] = self._newest(table)
             return self._versions[table]
 
-    def _newest(self, table: str) -> int:
+    def _newest(self, table: str) -> int | None:
+        if self.folder:
+            here = self._delta(table)
+            if here is not None:
+                self._check_format(table)
+            return None if here is None else here.version()
+        if super()._read(table) is None:
+            return None
         history = self.spark.sql(f"DESCRIBE HISTORY {layout.delta(self.path(table))} LIMIT 1")
         return int(history.select("version").collect()[0]["version"])
 
