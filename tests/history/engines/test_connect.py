@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from loadmanager.history import published
 from loadmanager.history.ingest import Ingest, Options, refresh_gold
+from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 from tests.history.engines.connect import ConnectServer
 from tests.history.engines.submitting import LOADMANAGER, PATIENCE_S, end, ended, seen, started
 from tests.history.ingest import material
@@ -53,6 +55,7 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     """Forty minutes in which nobody balanced."""
     lake = Lake(spark, str(tmp_path_factory.mktemp("recorded") / "lake"))
     written(lopsided(40)).save(lake)
+    advance(lake, SILVER, 0, [Mark(topic, 0, 1, 1, 0) for topic in (BROKERS_TOPIC, BUNDLES_TOPIC)])
     refresh_gold(lake, TTL_S)
     lake.prepare("bronze")  # as an ingest does: through a server it tells that a lake is there
     return lake
