@@ -22,6 +22,7 @@ CHANGE_NOTHING = {
     "context show": "reads",
     "decisions show": "reads",
     "doctor": "reads; writes a new file",
+    "history serve": "keeps a session",
     "history sql": "reads a lake",
     "playground": "simulates in memory",
     "topics bundle-range": "reads",

@@ -177,7 +177,7 @@ async def elected_anew(nodes: Nodes) -> None:
 async def test_the_first_broker_says_it_in_every_partition_and_the_others_fit(world: World):
     _, (a, b), _ = await cluster(world)
     root = root_of(world.coordination)
-    assert words(a) == words(b) == [Agreement(root, 2.0, 0.05, 0.1, 2)] * 2
+    assert words(a) == words(b) == [Agreement(root, 1.25, 0.05, 0.1, 2)] * 2
 
 
 @virtually
@@ -186,7 +186,7 @@ async def test_a_broker_with_another_proof_time_does_not_start_and_names_both(wo
     nodes.settings = with_values(proof_validity_s=20.0, session_timeout_s=20.0)
     error = await failure(nodes.start("c:1"))
     assert isinstance(error, ForeignCluster)
-    assert "proof_validity_s is 2.0 in the log and 20.0 here" in str(error)
+    assert "proof_validity_s is 1.25 in the log and 20.0 here" in str(error)
     assert "c:1" not in a.node.peers()
 
 
@@ -348,7 +348,7 @@ async def test_another_proof_time_holds_once_no_proof_under_the_old_one_can_coun
     began_s = world.now_s
     await Operator(world).agree(lambda before: msgspec.structs.replace(before, proof_validity_s=5.0, margin_s=0.25))
     took_s = world.now_s - began_s
-    assert 2.1 <= took_s <= 4, "V and the margin of the old one"
+    assert 1.35 <= took_s <= 3, "V and the margin of the old one"
     await world.until(lambda: a.node.settings.session_timeout_s < 5.0, 1, "the settings of these do not allow it")
     errors = [await failure(each) for each in (a, b)]
     assert all("session_timeout_s must not be below proof_validity_s" in str(error) for error in errors)
