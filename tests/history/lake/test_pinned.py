@@ -71,7 +71,7 @@ def test_a_lake_of_a_later_release_is_refused(lake: Lake) -> None:
     lake.spark.sql(
         f"ALTER TABLE {layout.delta(lake.path('group_lag'))} SET TBLPROPERTIES ('{layout.FORMAT_PROPERTY}' = '99')"
     )
-    with pytest.raises(Invalid, match="upgrade this job"):
+    with pytest.raises(Invalid, match="upgrade this program"):
         Pinned(lake).table("group_lag")
 
 

@@ -137,7 +137,7 @@ def test_a_lake_of_a_newer_format_is_refused_for_reading_and_writing(lake, monke
         lake.append("group_lag", rows(lake, 1), Once(OWNER, 0))
     today = Lake(lake.spark, lake.root)
     for refused in (lambda: today.table("group_lag"), lambda: today.append("group_lag", rows(lake, 2), Once(OWNER, 1))):
-        with pytest.raises(Invalid, match="upgrade this job"):
+        with pytest.raises(Invalid, match="upgrade this program"):
             refused()
     assert Lake(lake.spark, lake.root + "/other").table("group_lag").count() == 0
 
