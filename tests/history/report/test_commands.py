@@ -191,7 +191,7 @@ def test_a_lake_of_a_later_release_is_refused(filled: Lake):
     table = layout.delta(filled.path("broker_minute"))
     filled.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{layout.FORMAT_PROPERTY}' = '99')")
     result = history(filled, "analyse", "--analysis", "imbalance")
-    assert (result.exit_code, "upgrade this job" in result.output) == (1, True)
+    assert (result.exit_code, "upgrade this program" in result.output) == (1, True)
 
 
 def test_the_report_is_drawn_from_what_there_is(filled: Lake):
