@@ -8,6 +8,6 @@ collect nothing unbounded. How the data flows:
 `columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, `files.py`
 writes Parquet files for it, `session.py` makes a session with the jars from `jars.py`, whose Python workers
 `daemon.py` forks. `progress.py` shows people how far a job is, `waiting.py` what it waits for. `views/` has SQL views
-for analysts, and `duck.py` reads a lake without Spark. Brokers import only `published.py`, which is free of Spark: it
-reads what jobs found from plain files.
+for analysts; `duck.py` and `delta.py` read a lake without Spark. Brokers import only `published.py`, which is free of
+Spark: it reads what jobs found from plain files.
 """

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.errors import Invalid
-
 FORMAT = 1
 """Format of the lake as a whole: what the tables mean together, beyond their columns."""
 
@@ -269,13 +267,3 @@ TABLES: dict[str, Columns] = {
     "bundle_minute": BUNDLE_MINUTE,
 }
 """By name. Tables that are cut by day have a column `day`; bronze is cut by topic too."""
-
-
-def check_format(path: str, properties: Mapping[str, str | None]) -> None:
-    """Raises Invalid where a newer release wrote the lake in a way that this one cannot read."""
-    written = int(properties.get(FORMAT_PROPERTY) or FORMAT)
-    if written > FORMAT:
-        raise Invalid(
-            f"{path} is of a lake of format {written}, and this release reads up to {FORMAT}: "
-            "upgrade this program, or point it at another lake"
-        )

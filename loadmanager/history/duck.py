@@ -13,10 +13,10 @@ from pathlib import Path
 
 import duckdb
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from loadmanager.errors import Invalid, NotFound
-from loadmanager.history.columns import TABLES, check_format
+from loadmanager.history.columns import TABLES
+from loadmanager.history.delta import opened, reading
 from loadmanager.history.views import VIEWS
 
 Connection = duckdb.DuckDBPyConnection
@@ -125,22 +125,19 @@ def _column(name: str, kind: str, stored: str | None) -> str:
 
 def _source(path: Path, table: str) -> str:
     """The FROM clause for the files that the table's newest version has; empty where there is no file or no table."""
-    if not DeltaTable.is_deltatable(str(path)):
+    found = opened(path)
+    if found is None:
         return ""
-    try:
-        found = DeltaTable(str(path))
+    with reading(path):
         told, files = found.metadata(), found.file_uris()
-    except DeltaError as error:
-        raise Invalid(f"table {table} of the lake cannot be read: {error}") from error
-    _check(found, told.configuration, path, table)
+    _check_features(found, told.configuration, table)
     folders = ", ".join(f"'{name}': {_NAMES[TABLES[table][name]]}" for name in told.partition_columns)
     hive = f", hive_partitioning = true, hive_types = {{{folders}}}" if folders else ", hive_partitioning = false"
     listed = ", ".join(_quoted(file) for file in files)
     return f"FROM read_parquet([{listed}], union_by_name = true{hive})" if files else ""
 
 
-def _check(found: DeltaTable, settings: Mapping[str, str | None], path: Path, table: str) -> None:
-    check_format(str(path), settings)
+def _check_features(found: DeltaTable, settings: Mapping[str, str | None], table: str) -> None:
     features = set(found.protocol().reader_features or ()) - _HARMLESS
     if found.protocol().min_reader_version == 2 and settings.get("delta.columnMapping.mode", "none") != "none":
         features.add("columnMapping")

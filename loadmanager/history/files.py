@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,12 +50,12 @@ class File(msgspec.Struct, frozen=True):
     stats: str
 
 
-def check_shared(place: str, files: Iterable[File]) -> None:
+def check_shared(place: Path, files: Iterable[File]) -> None:
     """Raises Invalid where a task has written one of these files, below `place`, to a disk that this machine lacks."""
     for file in files:
-        path = f"{place}/{file.path}"
+        path = place / file.path
         try:
-            there = os.path.getsize(path) == file.size_bytes
+            there = path.stat().st_size == file.size_bytes
         except OSError:
             there = False
         if not there:

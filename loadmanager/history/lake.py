@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
 from loadmanager.history import layout
-from loadmanager.history.columns import check_format
+from loadmanager.history.delta import check_format, opened
 from loadmanager.history.files import Columns, File, Files, check_shared, local_root
 from loadmanager.history.schemas import TABLES
 
@@ -95,6 +95,10 @@ class Lake:
         if table not in TABLES:
             raise KeyError(table)
         return f"{self.root}/tables/{table}"
+
+    def place(self, table: str) -> Path:
+        """The folder of a table, of a lake on this machine's file system."""
+        return Path(self.folder, "tables", table)
 
     @cached_property
     def folder(self) -> str:
@@ -172,7 +176,7 @@ class Lake:
 
         if table not in self._prepared:
             self.prepare(table)
-        place, written = f"{self.folder}/tables/{table}", tuple(files)
+        place, written = self.place(table), tuple(files)
         check_shared(place, written)
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -180,7 +184,7 @@ class Lake:
         ]
         once_only = CommitProperties({"isBlindAppend": True}, app_transactions=[Transaction(once.writer, once.number)])
         if table not in self._handles:
-            self._handles[table] = DeltaTable(place)
+            self._handles[table] = DeltaTable(str(place))
         handle = self._handles[table]
         with self._alone(table), _ONE_WRITER[self.path(table)]:
             handle.update_incremental()
@@ -255,26 +259,13 @@ class Lake:
             if error.getCondition() in _NOT_THERE:
                 return None
             raise
-        self._check_format(table)
-        return found
-
-    def _check_format(self, table: str) -> None:
         if not self._checked:
-            path, here = self.path(table), self._delta(table)
-            check_format(
-                path, layout.stored_properties(self.spark, path) if here is None else here.metadata().configuration
-            )
+            if self.folder:
+                opened(self.place(table))
+            else:
+                check_format(path, layout.stored_properties(self.spark, path))
             self._checked = True
-
-    def _delta(self, table: str) -> DeltaTable | None:
-        """The newest version of a table of a lake on this machine's file system, read without Spark, in milliseconds.
-
-        None elsewhere, and where the table does not exist.
-        """
-        from deltalake import DeltaTable
-
-        place = f"{self.folder}/tables/{table}"
-        return DeltaTable(place) if self.folder and DeltaTable.is_deltatable(place) else None
+        return found
 
 
 def _with_columns_of(schema: StructType, rows: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame
 
 from loadmanager.history import layout
+from loadmanager.history.delta import opened
 from loadmanager.history.lake import Lake
 
 
@@ -35,9 +36,7 @@ class Pinned(Lake):
 
     def _newest(self, table: str) -> int | None:
         if self.folder:
-            here = self._delta(table)
-            if here is not None:
-                self._check_format(table)
+            here = opened(self.place(table))
             return None if here is None else here.version()
         if super()._read(table) is None:
             return None

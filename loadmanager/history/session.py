@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +179,12 @@ def _without_incubators() -> Generator[None]:
 
 def _pass_on(reading: int, to: int) -> None:
     rest = b""
-    while read := os.read(reading, 1 << 16):
+    while read := os.read(reading, 1 << 16):  # to its end, or the JVM would wait for a reader
         *lines, rest = (rest + read).split(b"\n")
-        os.write(to, b"".join(line + b"\n" for line in lines if not line.startswith(INCUBATOR)))
-    os.write(to, rest)
+        with suppress(OSError):  # nobody reads ours any more
+            os.write(to, b"".join(line + b"\n" for line in lines if not line.startswith(INCUBATOR)))
+    with suppress(OSError):
+        os.write(to, rest)
     os.close(reading)
     os.close(to)
 

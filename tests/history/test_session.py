@@ -12,7 +12,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import Lake
-from loadmanager.history.session import Spark, cluster_partitions, session
+from loadmanager.history.session import INCUBATOR, Spark, _pass_on, cluster_partitions, session
 
 ASKED = """
 from loadmanager.history.session import Spark, session
@@ -43,6 +43,20 @@ end_work(spark)
 spark.stop()
 working.join()
 """
+
+
+def test_what_the_jvm_says_is_passed_on_but_for_one_line_also_if_nobody_listens() -> None:
+    said = b"first\n" + INCUBATOR + b" jdk.incubator.vector\nsecond\nthird"
+    for listens in (True, False):
+        (reading, jvm), (ours, to) = os.pipe(), os.pipe()
+        if not listens:
+            os.close(ours)
+        os.write(jvm, said)
+        os.close(jvm)
+        _pass_on(reading, to)
+        if listens:
+            assert os.read(ours, 100) == b"first\nsecond\nthird"
+            os.close(ours)
 
 
 @pytest.mark.parametrize(

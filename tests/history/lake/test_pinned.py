@@ -75,6 +75,15 @@ def test_a_lake_of_a_later_release_is_refused(lake: Lake) -> None:
         Pinned(lake).table("group_lag")
 
 
+def test_a_damaged_table_is_named_in_one_line(lake: Lake) -> None:
+    lake.prepare("group_lag")
+    log = lake.place("group_lag") / "_delta_log"
+    (log / "00000000000000000000.json").write_text('{"broken')
+    with pytest.raises(Invalid, match=r"table group_lag cannot be read: .*; restore .*group_lag from a copy") as raised:
+        Pinned(lake).versions(["group_lag"])
+    assert "\n" not in str(raised.value)
+
+
 def test_what_analyses_have_in_common_is_kept_of_a_pinned_lake_too(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
