@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.backends import Carrier
 from loadmanager.client import Credentials
+from stack.servers import free_port
 from statechannel.law.bundle import Bundle, Key, tile
 
 COMMAND = str(Path(sys.executable).parent / "loadmanager")
@@ -151,13 +152,6 @@ def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
         bundle = next(b for b in bundles[max(0, index - 1) : index + 2] if topic.position in b)
         found.setdefault(bundle, topic.full_name.removeprefix("persistent://"))
     return [found[bundle] for bundle in bundles]
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def request_bytes(path: str, token: str = "") -> bytes:

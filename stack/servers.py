@@ -28,14 +28,19 @@ ATTEMPTS = 5
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
+_GIVEN = set[int]()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
+    """A loopback port that nobody listens on at this moment, and that this process was not given before."""
     for port in random.sample(PORTS, 200):
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
+        if port not in _GIVEN:
+            _GIVEN.add(port)
             return port
     raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
 

@@ -38,6 +38,7 @@ _REDIS = pytest.StashKey[RedisServer]()
 S = TypeVar("S", bound=Server)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with real servers share one worker."""
     for item in items:
@@ -45,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.xdist_group(group))
                 break
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse versions of pytest and pytest-xdist that do not fit each other: each worker would get tests of each group."""
+    apart = [item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+    if getattr(session.config.option, "loadgroup", False) and apart:
+        raise pytest.UsageError(f"pytest-xdist does not keep groups of tests together: {apart[0]}")
 
 
 @pytest.fixture(scope="session")

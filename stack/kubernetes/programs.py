@@ -6,6 +6,7 @@ The first calls take about eleven minutes on two cores, of which the API server 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def built(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "go.mod").exists():
             (folder / "go.mod").write_text(_etcd() if name == "etcd" else _kubernetes(folder))
-        part = f"{name}.part"  # a build that is broken off leaves no program
+        part = f"{name}.{os.getpid()}.part"  # a build that is broken off leaves no program; two may run at once
         how = ["build", f"-ldflags={_flags()}", "-o", part, PACKAGES[name]]
         go(*how, folder=folder, environment=ENVIRONMENT, timeout_s=BUILD_S)
         (folder / part).rename(program)

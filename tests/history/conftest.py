@@ -36,12 +36,13 @@ QUICK = {
 keep 48 MB for compiled code, which a few hundred tests fill; it compiles nothing more then, and crawls."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.guards("history"))
-            if not any(item.get_closest_marker(server) for server in ("kafka", "zookeeper")):
+            if not any(item.get_closest_marker(mark) for mark in ("kafka", "zookeeper", "xdist_group")):
                 item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(PATIENCE_S))

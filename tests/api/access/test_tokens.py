@@ -296,10 +296,10 @@ def weak_rsa() -> bytes:
         (b'{"keys": []}', "no key"),
         (b'{"keys": [{"kty": "oct", "k": "c2hvcnQ"}]}', "at least 32"),
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "no public key"),
-        (Issuer().private_pem, "private key"),
-        (weak_rsa(), "at least 2048"),
+        pytest.param(Issuer().private_pem, "private key", id="private"),
+        pytest.param(weak_rsa(), "at least 2048", id="weak"),
         (b'{"keys": [1]}', "no JWKS"),
-        (jwks(*[Issuer()] * (KEYS_AT_MOST + 1)), "101 keys, at most 100"),
+        pytest.param(jwks(*[Issuer()] * (KEYS_AT_MOST + 1)), "101 keys, at most 100", id="many"),
         (b'{"keys": [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "d": "AA"}]}', "private key"),
     ],
 )

@@ -1,15 +1,17 @@
-"""What tests of all engines compare with: the same command in this process's session."""
+"""A cluster for the tests of a file, and what they compare with: the same command in this process's session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from loadmanager.history.jars import bring
 from loadmanager_api.cli.main import main
+from tests.history.engines.standalone import Standalone, standalone
 
 Here = Callable[..., None]
 
@@ -23,3 +25,11 @@ def here(spark: SparkSession) -> Here:
         assert done.exit_code == 0, done.output
 
     return run
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Standalone]:
+    """A master without workers."""
+    bring()
+    with standalone(tmp_path_factory.mktemp("standalone")) as made:
+        yield made

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from pyspark.sql import SparkSession
 
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
 from statechannel.ports import Payload
 from tests.history.audit.tasks import honest
-from tests.history.engines.standalone import HERE, Standalone, Worker, standalone
+from tests.history.engines.standalone import HERE, Standalone, Worker
 from tests.history.engines.submitting import ROOT, ended, seen, submitting
 from tests.history.ingest import material
 from tests.history.replay.games import lopsided
@@ -68,13 +66,6 @@ print("found", flush=True)
 sys.stdin.readline()
 print(sorted(row["offset"] for row in found.collect()))
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Standalone]:
-    bring()
-    with standalone(tmp_path_factory.mktemp("standalone")) as made:
-        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ Tasks write the tables' files themselves: what a lost task, or the slower one of
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -16,12 +15,11 @@ from pyspark.sql import SparkSession
 
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.progress import SILVER, reached
-from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, KafkaSource
 from stack.servers import KafkaServer
 from tests.history.conftest import QUICK
-from tests.history.engines.standalone import HERE, Standalone, Worker, standalone
+from tests.history.engines.standalone import HERE, Standalone, Worker
 from tests.history.engines.submitting import LOADMANAGER, end, ended, options, seen, started, submitting, write
 from tests.history.ingest import material
 from tests.history.ingest.comparing import differences, missed
@@ -39,13 +37,6 @@ SPECULATING = {
 }
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Standalone]:
-    bring()
-    with standalone(tmp_path_factory.mktemp("standalone")) as made:
-        yield made
 
 
 @pytest.fixture
