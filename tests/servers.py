@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse versions of pytest and pytest-xdist that do not fit each other: each worker would get tests of each group."""
+    """Refuse a pytest that pytest-xdist does not fit: each worker would get tests of every group."""
     apart = [item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if getattr(session.config.option, "loadgroup", False) and apart:
         raise pytest.UsageError(f"pytest-xdist does not keep groups of tests together: {apart[0]}")
