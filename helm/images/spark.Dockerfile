@@ -12,7 +12,7 @@ RUN python -m venv /opt/loadmanager \
 COPY . .
 ENV LOADMANAGER_HISTORY_JARS=/opt/loadmanager/jars
 RUN /opt/loadmanager/bin/pip install --no-cache-dir --no-deps . \
-    && /opt/loadmanager/bin/loadmanager history jars --s3 \
+    && /opt/loadmanager/bin/loadmanager history jars --s3 --no-archive \
     && ln -s "$(/opt/loadmanager/bin/python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/loadmanager/spark \
     && /opt/loadmanager/bin/python -m compileall -q /opt/loadmanager \
     && /opt/loadmanager/bin/python tools/sbom.py requirements/history.lock --pom loadmanager/history/pom.xml \

@@ -35,11 +35,21 @@ def folder() -> Path:
 
 
 def present() -> tuple[Path, ...]:
-    """The jars. Raises Invalid, with the command that brings them, where they are missing."""
+    """All jars. Raises Invalid, with the command that brings them, where they are missing."""
+    return (*needed(), *for_s3())
+
+
+def needed() -> tuple[Path, ...]:
+    """The jars that every job needs. Raises Invalid as `present`."""
     where = folder()
     if not _complete(where):
         raise Invalid(f"the jars that Spark needs are not in {where}: run `loadmanager history jars` once")
-    return (*_jars_in(where), *(_jars_in(where / S3) if has_s3() else ()))
+    return tuple(_jars_in(where))
+
+
+def for_s3() -> tuple[Path, ...]:
+    """The jars for s3a://, if they are there."""
+    return tuple(_jars_in(folder() / S3)) if has_s3() else ()
 
 
 def has_s3() -> bool:

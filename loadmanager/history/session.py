@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 import threading
 import time
@@ -14,17 +16,20 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from loadmanager.errors import Invalid
-from loadmanager.history import daemon, jars
+from loadmanager.errors import Invalid, Unavailable
+from loadmanager.history import archive, daemon, jars
 from loadmanager.history.gist import gist
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+JARS, CLASS_PATH = "spark.jars", "spark.driver.extraClassPath"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 """The JVM has to be started with it."""
 INCUBATOR = b"WARNING: Using incubator modules:"
 """The JVM tells that Spark uses one. No option ends that."""
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""One compiler; the JVM would keep 48 MB for compiled code then, as against 240: all analyses need more, and fail."""
 CONNECT = "org.apache.spark.sql.connect.SparkConnectPlugin"
 PARTITIONS = "spark.sql.shuffle.partitions"
 INITIAL = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
@@ -39,7 +44,7 @@ class Spark(msgspec.Struct, frozen=True):
     """Where a job runs: `master` as in spark-submit, or `remote`, a Spark Connect address such as sc://host:15002.
 
     `memory` is the driver's, of a session that this process starts. `conf` goes over everything else; options of the
-    driver's JVM are added.
+    driver's JVM are added. `brief`: the job has little to do, so the JVM compiles no method for long.
     """
 
     master: str = "local[2]"
@@ -47,6 +52,7 @@ class Spark(msgspec.Struct, frozen=True):
     memory: str = "2g"
     name: str = "loadmanager history"
     conf: dict[str, str] = {}
+    brief: bool = False
 
 
 def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen value
@@ -63,8 +69,7 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(spark.master).appName(spark.name)
-        options = f"{QUIET} {spark.conf.get(JAVA_OPTIONS, '')}".strip()  # of two files the later one counts
-        for key, value in (configuration(spark.memory) | spark.conf | {JAVA_OPTIONS: options}).items():
+        for key, value in _own(spark).items():
             builder = builder.config(key, value)
     try:
         with nullcontext() if spark.remote else _without_incubators():
@@ -81,6 +86,17 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     return made
 
 
+def _own(spark: Spark) -> dict[str, str]:
+    """The configuration of a session whose JVM this process starts."""
+    made = configuration(spark.memory) | spark.conf
+    options = [QUIET, BRIEF if spark.brief else "", spark.conf.get(JAVA_OPTIONS, "")]
+    if re.fullmatch(r"local(\[.*\])?", spark.master) and not {JARS, CLASS_PATH} & spark.conf.keys():
+        made[CLASS_PATH] = archive.class_path()  # classes of jars that it loads later are in no archive
+        made[JARS] = ",".join(map(str, jars.for_s3()))
+        options.insert(1, archive.options())
+    return made | {JAVA_OPTIONS: " ".join(filter(None, options))}  # of two that contradict, the later one counts
+
+
 def connect_conf(host: str, port: int) -> dict[str, str]:
     """Settings by which a session serves Spark Connect, too; port 0 takes a free one."""
     binding = "spark.connect.grpc.binding"
@@ -92,6 +108,15 @@ def connect_port(spark: SparkSession) -> int:
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     service = getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$")  # Scala's object of this name
     return int(getattr(service, "MODULE$").localPort())
+
+
+def wait_for_end(spark: SparkSession) -> None:
+    """Wait until the JVM ends by itself, and raise Unavailable. Waits for ever for one that spark-submit started."""
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
+    while gateway.proc is None:
+        signal.pause()
+    code = gateway.proc.wait()
+    raise Unavailable(f"Spark's JVM ended with exit code {code}: look at what it said, and start it again")
 
 
 def leave(spark: SparkSession) -> None:
@@ -208,7 +233,7 @@ _ON_THE_FLY = {
 def configuration(memory: str = "2g") -> dict[str, str]:
     """The settings that a job needs, with the jars of this machine. Raises Invalid where they are missing."""
     return _ON_THE_FLY | {
-        "spark.jars": ",".join(str(jar) for jar in jars.present()),
+        JARS: ",".join(str(jar) for jar in jars.present()),
         "spark.sql.extensions": EXTENSION,
         "spark.sql.catalog.spark_catalog": CATALOG,
         "spark.driver.memory": memory,

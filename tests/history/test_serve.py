@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -26,16 +27,15 @@ COMMAND = [sys.executable, "-c", "from loadmanager_api.cli.main import main; mai
 def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
     """The process, and the address that it tells once it serves."""
     command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", *arguments]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        told = server.stdout.readline()
-        assert told.startswith("serves at sc://127.0.0.1:"), told
-        yield server, told.split()[2].rstrip(":")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
-        server.stdout.close()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            told = server.stdout.readline()
+            assert told.startswith("serves at sc://127.0.0.1:"), told
+            yield server, told.split()[2].rstrip(":")
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(60)
 
 
 def asked(lake: Lake, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -59,6 +59,15 @@ def test_commands_find_a_warm_session_and_it_ends_when_it_is_told(lake: Lake, tm
         after = asked(lake, "--remote", address)
     assert after.returncode != 0
     assert address.removeprefix("sc://") in after.stderr
+
+
+def test_it_ends_with_an_error_once_its_jvm_has_ended():
+    with serving("--memory", "1g") as (server, _):
+        [java] = [each for each in psutil.Process(server.pid).children(recursive=True) if each.name() == "java"]
+        java.kill()
+        assert server.wait(60) != 0
+        assert server.stderr is not None
+        assert "Spark's JVM ended with exit code -9" in server.stderr.read()
 
 
 @pytest.mark.parametrize("listen", ["15002", "nowhere:port", "127.0.0.1:70000", ":1"])

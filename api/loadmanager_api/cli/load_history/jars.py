@@ -14,18 +14,28 @@ from loadmanager_api.cli.remote import Remote
 @click.command()
 @click.option("--spark-submit", "submit", is_flag=True, help="Print the jars as options of spark-submit, on one line.")
 @click.option("--s3", is_flag=True, help="Download also the jars for a lake on S3 (s3a://…).")
+@click.option(
+    "--archive/--no-archive",
+    "archived",
+    default=True,
+    show_default=True,
+    help="Archive the classes that Spark loads (190 MB), for commands on this machine to begin some seconds earlier.",
+)
 @prints
-def jars(remote: Remote, submit: bool, s3: bool) -> None:
+def jars(remote: Remote, submit: bool, s3: bool, archived: bool) -> None:
     """Download the missing jars of Delta Lake and the Kafka connector, with Maven.
 
     The jars go to ~/.cache/loadmanager/jars, or to the folder in LOADMANAGER_HISTORY_JARS. For a machine without
     network, copy that folder. The command prints the folder. No other command downloads anything.
     """
     from loadmanager.errors import LoadManagerError
+    from loadmanager.history import archive
     from loadmanager.history.jars import bring, folder
 
     try:
         found = bring(s3=s3)
+        if archived and not archive.make():
+            echo("Warning: there is no archive of classes, so commands take some seconds longer to begin", err=True)
     except (LoadManagerError, OSError) as error:
         raise Failed(str(error)) from None
     if submit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ SERVER_GONE = (
     "are as they were. Look at the server's log, start it if need be, and start the job again"
 )
 MOST_SAID = 500
+SMALL_BYTES = 128 << 20
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
     check_lake(job, new=new)
     with installed():
         from loadmanager.history.lake import Lake
-    with failing(), _session(job) as spark:
+    with failing(), _session(job, brief=not new and _small(job)) as spark:
         lake = Lake(spark, job.lake if job.local is None else str(job.local.absolute()))
         if job.local is None and not new and not lake.exists("bronze"):
             raise Failed(_missing(job))
@@ -130,7 +131,7 @@ def _server_is_gone(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def _session(job: Job) -> Generator[SparkSession]:
+def _session(job: Job, *, brief: bool = False) -> Generator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from loadmanager.history.session import Spark, keep_stdout, session
@@ -143,7 +144,7 @@ def _session(job: Job) -> Generator[SparkSession]:
         check_master(job.master)
     active = SparkSession.getActiveSession()
     there = active or _submitted(job)
-    spark = there or session(Spark(**_place(job), conf=_conf(job)))
+    spark = there or session(Spark(**_place(job), conf=_conf(job), brief=brief))
     if active is None and not job.remote:
         keep_stdout(spark)
     try:
@@ -155,13 +156,13 @@ def _session(job: Job) -> Generator[SparkSession]:
 
 
 @contextmanager
-def kept(job: Job, host: str, port: int) -> Generator[str]:
-    """A session that serves Spark Connect; yields its address, sc://host:port. Raises Failed."""
+def kept(job: Job, host: str, port: int) -> Generator[tuple[str, Callable[[], None]]]:
+    """A session that serves Spark Connect: its address, sc://host:port, and what waits for its end. Raises Failed."""
     with installed():
-        from loadmanager.history.session import connect_conf, connect_port
+        from loadmanager.history.session import connect_conf, connect_port, wait_for_end
     conf = tuple(connect_conf(host, port).items())
     with failing(), _session(msgspec.structs.replace(job, conf=(*conf, *job.conf))) as spark:
-        yield f"sc://{f'[{host}]' if ':' in host else host}:{connect_port(spark)}"
+        yield f"sc://{f'[{host}]' if ':' in host else host}:{connect_port(spark)}", lambda: wait_for_end(spark)
 
 
 def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
@@ -200,6 +201,16 @@ def _submitted(job: Job) -> SparkSession | None:
     spark = SparkSession.builder.appName("loadmanager history").getOrCreate()
     fit_partitions(spark)
     return spark
+
+
+def _small(job: Job) -> bool:
+    """Whether the lake is on this disk, and of so few bytes that the JVM's start takes longer than all the rest."""
+    left = SMALL_BYTES
+    for folder, _, files in os.walk(job.local / "tables" if job.local else ""):
+        left -= sum(Path(folder, file).lstat().st_size for file in files)
+        if left < 0:
+            break
+    return job.local is not None and left >= 0
 
 
 def _place(job: Job) -> dict[str, str]:

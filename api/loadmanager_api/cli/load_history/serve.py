@@ -43,14 +43,14 @@ class Listening(ParamType[tuple[str, int]]):
 def serve(job: Job, listen: tuple[str, int]) -> None:
     """Keep a Spark session that other commands use with --remote, so that they need not start one.
 
-    It runs until SIGTERM or Ctrl-C.
+    It runs until SIGTERM or Ctrl-C, or until Spark's JVM ends.
     """
     if job.remote:
         raise click.UsageError("--remote: this command starts a session; name the --master that it shall run on")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with kept(job, *listen) as address:
+        with kept(job, *listen) as (address, wait):
             echo(f"serves at {address}: give it to other commands as --remote, or in LOADMANAGER_SPARK_REMOTE")
-            signal.pause()
+            wait()
     except KeyboardInterrupt:
         pass

@@ -1,0 +1,76 @@
+"""The archive of classes: it is used, and only where it fits. `loadmanager history jars` makes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadmanager.history import archive, jars
+
+STARTED = """
+import tempfile
+
+from loadmanager.history.session import JAVA_OPTIONS, Spark, session
+spark = session(Spark(brief=True, conf={JAVA_OPTIONS: "-Xlog:class+load:file=LOG"}))
+with tempfile.TemporaryDirectory() as folder:
+    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    print(sum(each.getUsage().getMax() for each in pools if "Code" in each.getName()) >> 20, "MB for compiled code")
+    spark.range(3).write.format("delta").save(folder + "/table")
+"""
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another Java, which makes no archive."""
+    program = tmp_path / "home" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    return program
+
+
+@pytest.fixture
+def own_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same jars in another place, without an archive."""
+    there = jars.folder()
+    monkeypatch.setenv(jars.PLACE, str(tmp_path / "jars"))
+    jars.folder().parent.mkdir(parents=True)
+    jars.folder().mkdir()
+    for each in (*there.glob("*.jar"), there / jars.COMPLETE):
+        (jars.folder() / each.name).symlink_to(each)
+    return jars.folder()
+
+
+@pytest.mark.guards("history")
+@pytest.mark.timeout(600)
+def test_a_session_loads_its_classes_from_the_archive(tmp_path: Path) -> None:
+    assert archive.make()
+    told = tmp_path / "classes.log"
+    run = subprocess.run(
+        [sys.executable, "-c", STARTED.replace("LOG", str(told))], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "240 MB for compiled code\n"
+    loaded = told.read_text().splitlines()
+    archived = [line for line in loaded if line.endswith("source: shared objects file (top)")]
+    assert any(" org.apache.spark.sql.delta." in line for line in archived)
+    assert len(archived) > len(loaded) / 2
+
+
+def test_another_java_has_none_and_that_is_no_error(java: Path, own_jars: Path) -> None:
+    assert archive.options() == ""
+    assert not archive.make()
+    assert archive.options() == ""
+    assert not [*own_jars.glob("*.jsa"), *own_jars.glob("*.part")]
+
+
+def test_it_is_of_the_jars_of_its_place(own_jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own_jars / "classes-0.jsa").touch()
+    assert archive.options() == ""
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert archive.options() == ""
