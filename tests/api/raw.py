@@ -36,7 +36,6 @@ class Raw:
             await self.send(head)
             while self.sent < most:
                 await self.send(chunk)
-                await asyncio.sleep(0)  # a TLS transport whose other side has ended drops all, and never makes us wait
         except ConnectionError:
             return
 
