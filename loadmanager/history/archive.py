@@ -32,7 +32,7 @@ def class_path() -> str:
 def options() -> str:
     """Options for a JVM with `class_path()`; none where there is no archive for it."""
     file = _file()
-    return f"-XX:SharedArchiveFile={file} -Xshare:auto {SILENT}" if file is not None and file.exists() else ""
+    return f'"-XX:SharedArchiveFile={file}" -Xshare:auto {SILENT}' if file is not None and file.exists() else ""
 
 
 def make() -> bool:

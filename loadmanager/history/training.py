@@ -15,7 +15,7 @@ from loadmanager.history.session import JAVA_OPTIONS, Spark, session
 
 
 def _train(part: str) -> None:
-    spark = session(Spark(conf={JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {SILENT}"}))
+    spark = session(Spark(conf={JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={part}" {SILENT}'}))
     with tempfile.TemporaryDirectory(prefix="loadmanager-classes-") as folder:
         _work(spark, folder)
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
