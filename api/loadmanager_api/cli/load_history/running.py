@@ -205,12 +205,16 @@ def _submitted(job: Job) -> SparkSession | None:
 
 def _small(job: Job) -> bool:
     """Whether the lake is on this disk, and of so few bytes that the JVM's start takes longer than all the rest."""
+    if job.local is None:
+        return False
     left = SMALL_BYTES
-    for folder, _, files in os.walk(job.local / "tables" if job.local else ""):
-        left -= sum(Path(folder, file).lstat().st_size for file in files)
+    for folder, _, files in os.walk(job.local / "tables"):
+        for file in files:
+            with suppress(FileNotFoundError):  # another job may delete it
+                left -= Path(folder, file).lstat().st_size
         if left < 0:
-            break
-    return job.local is not None and left >= 0
+            return False
+    return True
 
 
 def _place(job: Job) -> dict[str, str]:
