@@ -213,4 +213,4 @@ def _assert_tokens_grew(store: Path) -> None:
         assert tokens == sorted(set(tokens)), f"{topic} was written under {tokens}"
     first, second = {token.generation for tokens in by_topic.values() for token in tokens}
     assert second > first or first > second
-    assert sum(len(tokens) for tokens in by_topic.values()) > 10 * len(by_topic), "ownership hardly changed"
+    assert sum(len(tokens) for tokens in by_topic.values()) > 5 * len(by_topic), "ownership hardly changed"
