@@ -40,8 +40,6 @@ def make() -> bool:
     file = _file()
     if file is None or file.exists():
         return file is not None
-    for old in file.parent.glob("*.jsa"):
-        old.unlink()
     part = file.with_suffix(f".{os.getpid()}.part")
     command = [sys.executable, "-m", TRAINING, str(part)]
     try:
@@ -49,7 +47,10 @@ def make() -> bool:
         part.rename(file)
     except (OSError, subprocess.TimeoutExpired):
         part.unlink(missing_ok=True)
-    return file.exists()
+        return False
+    for old in set(file.parent.glob("*.jsa")) - {file}:
+        old.unlink(missing_ok=True)
+    return True
 
 
 def _file() -> Path | None:

@@ -61,16 +61,26 @@ def test_a_session_loads_its_classes_from_the_archive(tmp_path: Path) -> None:
     assert len(archived) > len(loaded) / 2
 
 
-def test_another_java_has_none_and_that_is_no_error(java: Path, own_jars: Path) -> None:
-    assert archive.options() == ""
+def test_a_java_that_makes_none_leaves_the_former_one_and_is_no_error(java: Path, own_jars: Path) -> None:
+    former = own_jars / "classes-0.jsa"
+    former.touch()
     assert not archive.make()
     assert archive.options() == ""
-    assert not [*own_jars.glob("*.jsa"), *own_jars.glob("*.part")]
+    assert [*own_jars.glob("classes-*")] == [former]
 
 
-def test_it_is_of_the_jars_of_its_place(own_jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (own_jars / "classes-0.jsa").touch()
+def test_it_is_of_one_java_and_of_one_place(own_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = archive._file()
+    assert file is not None
+    assert file.parent == own_jars
+    file.touch()
+    assert str(file) in archive.options()
+    assert archive.make(), "it is there"
+    other = tmp_path / "home" / "bin" / "java"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert archive.options() == ""
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", os.devnull)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert archive.options() == ""
+    assert archive.options() == "", "there is no Java"
