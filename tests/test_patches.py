@@ -27,7 +27,7 @@ PATCHES = {
     "tests/api/test_channel_status.py: SqliteLog.read": COUNTS,
     "tests/api/test_channel_status.py: Watching.begin": COUNTS,
     "tests/api/test_endpoints.py: inspect.signature": COUNTS,
-    "tests/api/test_http_limits.py: Connection.data_received": COUNTS,
+    "tests/api/conftest.py: Connection.data_received": COUNTS,
     "tests/api/test_lookup_protocol.py: LookupPath.__call__": COUNTS,
     "tests/api/test_lookup_protocol.py: RequestResponseCycle.send": COUNTS,
     "tests/api/test_operations.py: log.end": "a log that takes the change and not the end of its operation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings import Settings
+from loadmanager_api.connection import Connection
 from loadmanager_api.server import serve
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Token
@@ -221,3 +223,17 @@ def refused(cluster: Cluster) -> Refused:
         return body
 
     return ask
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Bytes that brokers have read, by the client's port."""
+    found, read = Counter[int](), Connection.data_received
+
+    def counted(connection: Connection, data: bytes) -> None:
+        assert connection.client is not None
+        found[connection.client[1]] += len(data)
+        read(connection, data)
+
+    monkeypatch.setattr(Connection, "data_received", counted)
+    return found

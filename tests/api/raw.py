@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from ssl import SSLContext, SSLError
 
 from tests.api.conftest import WAIT_S, Cluster
 
 HEAD = b"GET /admin/v2/brokers/version HTTP/1.1\r\nHost: localhost\r\n"
 CHUNK = 1 << 16
+TAKEN_AT_MOST = 4_000_000
+"""What a broker may read of what is poured in: a head or a body up to its limit, and what it drops behind a refusal.
+The kernel may take 38 MB more: Linux lets the buffers of a connection grow to that."""
 
 
 class Raw:
@@ -111,3 +115,14 @@ async def reads_nothing(cluster: Cluster, request: bytes) -> socket.socket:
         return client
 
     return await asyncio.to_thread(ask)
+
+
+async def refused_while_pouring(taken: Counter[int], raw: Raw, head: bytes, chunk: bytes, megabytes: int) -> bytes:
+    """The answer to `head` and as many megabytes of `chunk`s; the broker reads but a few of them (fixture `taken`)."""
+    port = raw.writer.get_extra_info("sockname")[1]
+    pouring = asyncio.create_task(raw.pour(head, chunk, megabytes * 1_000_000))
+    answer = await raw.answer()
+    raw.close()
+    await pouring
+    assert 0 < taken[port] < TAKEN_AT_MOST, "it was read on behind the limit"
+    return answer

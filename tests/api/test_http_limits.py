@@ -22,44 +22,16 @@ import pytest
 
 from loadmanager_api import limits
 from loadmanager_api.cli.broker import Idle
-from loadmanager_api.connection import Connection
 from loadmanager_api.listener import OWN_SHARE
 from tests.api.access.conftest import attacked as cluster
 from tests.api.conftest import WAIT_S, Cluster
-from tests.api.raw import CHUNK, HEAD, Raw, connected, reads_nothing, status_of, with_credentials
+from tests.api.raw import CHUNK, HEAD, Raw, connected, reads_nothing, refused_while_pouring, status_of, with_credentials
 
 __all__ = ["cluster"]
 
 VITAL = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/admin/v2/brokers/live", "/metrics")
 POST = b"POST /v1/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 MB = 1_000_000
-TAKEN_AT_MOST = 4 * MB
-"""What a broker may read of what is poured in: a head or a body up to its limit, and what it drops behind a refusal.
-The kernel may take 38 MB more: Linux lets the buffers of a connection grow to that."""
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Bytes that brokers have read, by the client's port."""
-    found, read = Counter[int](), Connection.data_received
-
-    def counted(connection: Connection, data: bytes) -> None:
-        assert connection.client is not None
-        found[connection.client[1]] += len(data)
-        read(connection, data)
-
-    monkeypatch.setattr(Connection, "data_received", counted)
-    return found
-
-
-async def refused_while_pouring(taken: Counter[int], raw: Raw, head: bytes, chunk: bytes, megabytes: int) -> bytes:
-    port = raw.writer.get_extra_info("sockname")[1]
-    pouring = asyncio.create_task(raw.pour(head, chunk, megabytes * MB))
-    answer = await raw.answer()
-    raw.close()
-    await pouring
-    assert 0 < taken[port] < TAKEN_AT_MOST, "it was read on behind the limit"
-    return answer
 
 
 async def test_a_header_of_100_mb_is_refused_as_soon_as_it_is_counted(cluster: Cluster, taken: Counter[int]) -> None:

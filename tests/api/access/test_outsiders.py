@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,8 @@ from loadmanager_api.auditing import recording
 from tests.api.access.conftest import Guarded
 from tests.api.access.issuing import Issuer
 from tests.api.conftest import WAIT_S
-from tests.api.raw import Raw
+from tests.api.raw import Raw, refused_while_pouring
 from tests.api.test_browsers import EVIL, NAMESPACE, WRITES, send
-from tests.api.test_http_limits import refused_while_pouring
 
 Headers = Callable[[Guarded], dict[str, str]]
 
@@ -92,7 +92,7 @@ async def test_what_a_foreign_page_reads_is_not_written_down(guarded: Guarded) -
     assert [each["action"] for each in await refusals(guarded, 1)] == ["delete"]
 
 
-async def test_a_body_of_somebody_without_a_token_is_not_read(guarded: Guarded) -> None:
+async def test_a_body_of_somebody_without_a_token_is_not_read(guarded: Guarded, taken: Counter[int]) -> None:
     guarded.be_root()
     cluster = guarded.cluster
     await cluster.start()
@@ -100,7 +100,7 @@ async def test_a_body_of_somebody_without_a_token_is_not_read(guarded: Guarded) 
     for length in ("Content-Length: 100000000", "Transfer-Encoding: chunked"):
         raw = await Raw.to(cluster.brokers[0].url, cluster.tls)
         chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
-        answer = await refused_while_pouring(raw, f"{head}{length}\r\n\r\n".encode(), chunk, 100)
+        answer = await refused_while_pouring(taken, raw, f"{head}{length}\r\n\r\n".encode(), chunk, 100)
         assert answer.split()[1] in (b"401", b"413"), answer
 
 
