@@ -31,6 +31,8 @@ class Hosted:
         """Another coordinator has the group."""
         self._stored: Counter[Partition] = Counter()
         """Partitions of which members' commits are on their way to Kafka."""
+        self._queued = 0
+        """Commits that wait for those."""
 
     def tell(self) -> None:
         """Wake all that wait: heartbeats, and resets."""
@@ -54,6 +56,17 @@ class Hosted:
             raise Conflict(f"partition {number} of {topic} is being reset already: try again when that has ended")
         self.resetting.update(partitions)
 
+    async def until_stored(self, partitions: Collection[Partition]) -> None:
+        """Wait for commits that are on their way. One that Kafka answers late must not overwrite a later one: the
+        next reader would begin there, and repeat what is done.
+        """
+        self._queued += 1
+        try:
+            while any(each in self._stored for each in partitions):
+                await self.news.wait()
+        finally:
+            self._queued -= 1
+
     @contextmanager
     def storing(self, partitions: Collection[Partition]) -> Generator[None]:
         """Around a member's commit: a reset waits for it, so that it does not overwrite the new offset."""
@@ -63,7 +76,7 @@ class Hosted:
         finally:
             self._stored.subtract(partitions)
             self._stored = +self._stored
-            if self.resetting:
+            if self.resetting or self._queued:
                 self.tell()
 
     def is_free(self, partitions: Collection[Partition]) -> bool:

@@ -158,6 +158,7 @@ class Coordinator:
         """
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
+            await hosted.until_stored(offsets)
             refused = hosted.group.refusals(member, epoch, revision, offsets)
             allowed = {partition: offset for partition, offset in offsets.items() if partition not in refused}
             with hosted.storing(allowed):

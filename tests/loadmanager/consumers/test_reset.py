@@ -155,6 +155,22 @@ async def test_a_commit_on_its_way_is_waited_for(world: World) -> None:
     assert world.topics.committed == {mine: 3}, "the commit does not overwrite it"
 
 
+async def test_a_late_commit_does_not_overwrite_the_one_after_it(world: World) -> None:
+    """A member that waited in vain for the answer sends the next one while Kafka has not answered the first."""
+    [mine, other, *_] = (await world.joined("a"))["a"]
+    world.topics.open.clear()
+    late = asyncio.create_task(world.commit("a", {mine: 7}))
+    await world.cluster.until(lambda: world.topics.begun == 1)
+    after = asyncio.create_task(world.commit("a", {mine: 9}))
+    aside = asyncio.create_task(world.commit("a", {other: 5}))
+    await world.cluster.until(lambda: world.topics.begun == 2)
+    await world.beat("a")
+    assert world.topics.begun == 2, "the other partition's, and not the one after the late one"
+    world.topics.open.set()
+    assert await asyncio.gather(late, after, aside) == [{}, {}, {}]
+    assert world.topics.committed == {mine: 9, other: 5}
+
+
 async def test_who_does_not_stop_in_time_reads_on_and_nothing_is_stored(world: World) -> None:
     before = await world.joined("a", "b")
     mine = before["a"][0]
