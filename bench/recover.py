@@ -145,5 +145,6 @@ def _placing(table: OwnershipTable, living: list[BrokerId]) -> Placing:
         )
         for row, each in enumerate(living)
     }
-    views = cast("Views", SimpleNamespace(brokers=loads))
+    shown = SimpleNamespace(several=lambda names: [loads.get(name) for name in names])
+    views = cast("Views", SimpleNamespace(brokers=shown))
     return Placing(living[0], table, membership, views, PLACEMENTS.make("least-loaded"))

@@ -82,6 +82,10 @@ class LeaderCore:
         """Work done since the term began, in the unit of WORK_A_TURN."""
         self._settings = settings
         self._seen_s: dict[Flight, float] = {}
+        self._observed: dict[Flight, float] = {}
+        """Revocations that no sweep has seen yet, with the time when they were read."""
+        self._to_raise: set[BrokerId] = set()
+        """Holders of those, if no tick has looked at them yet."""
         self._raised_s: dict[BrokerId, float] = {}
         self._unregistered_since_s: dict[BrokerId, float] = {}
         self._asked = Asked(settings.retry_s)
@@ -99,8 +103,8 @@ class LeaderCore:
 
     # --- events
 
-    def observe(self, change: Change) -> bool:
-        """Note an accepted change; whether a tick is due because of it."""
+    def observe(self, change: Change, now_s: float) -> bool:
+        """Note an accepted change, right after it was read; whether a tick is due because of it."""
         whole = change.whole
         due = whole is not None
         self._settled.discard(whole or "")
@@ -109,6 +113,11 @@ class LeaderCore:
             if after is None:
                 continue
             due = due or after.state is not State.ASSIGNED
+            if after.state is State.REVOKING and after.holder is not None:
+                flight = Flight(change.partition, after.revision, after.state, after.holder, after.target)
+                if flight not in self._observed:
+                    self._observed[flight] = now_s
+                    self._to_raise.add(after.holder)
             if after.state is State.UNASSIGNED:
                 self._settled.discard(after.bundle.namespace)
             if self._dead and after.holder in self._dead and after.state in REVOCABLE:
@@ -144,6 +153,9 @@ class LeaderCore:
         if self._sweep is None:
             self._deadline_s = None
             self._sweep = self._swept(table)
+        for holder in self._to_raise - self._raised_s.keys():
+            self._raise(holder, view.now_s)  # at once: a sweep over many bundles takes a while, and so do owners
+        self._to_raise.clear()
         left = WORK_A_TURN
         for work in self._sweep:
             self.work += work
@@ -249,6 +261,7 @@ class LeaderCore:
 
     def _watch_flights(self, table: OwnershipTable) -> Iterator[int]:
         seen_s: dict[Flight, float] = {}
+        earlier = tuple(self._observed)
         places: list[Seen] = []
         for flight in table.flights():
             yield 1
@@ -265,6 +278,8 @@ class LeaderCore:
                     self._due.append(msgspec.structs.replace(duty, subjects=some))
                     yield len(some)
         self._seen_s = seen_s
+        for flight in earlier:
+            del self._observed[flight]
         if places:
             self._due.append(Place(tuple(places), revoked=True))
 
@@ -310,8 +325,8 @@ class LeaderCore:
             self._due.append(Raise(holder, reason or f"{holder} did not release what was revoked"))
 
     def _since_s(self, flight: Flight) -> float:
-        """When this leader first saw the flight, never earlier."""
-        return self._seen_s.setdefault(flight, self._view.now_s)
+        """When this leader read the record, if it is a revocation that it read; else when it first saw the flight."""
+        return self._seen_s.setdefault(flight, self._observed.get(flight, self._view.now_s))
 
     # --- without a place
 

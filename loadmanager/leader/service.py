@@ -161,7 +161,7 @@ class Leader:
 
     async def _term(self, leadership: Leadership, core: LeaderCore, executor: DutyExecutor) -> None:
         def observe(change: Change) -> None:
-            if core.observe(change):
+            if core.observe(change, self._clock_s()):
                 self._woken.set()
 
         def look_again(_partition: int) -> None:

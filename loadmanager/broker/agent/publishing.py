@@ -23,6 +23,9 @@ REPUBLISH_S = 0.2
 TOGETHER = frozenset({Action.RETURN, Action.READY, Action.RELEASE})
 """Actions that one record may say of many bundles."""
 
+TURNS = 4
+"""A record waits for so many turns for more bundles, while hooks wait to begin."""
+
 Gathered = tuple[Publish, asyncio.Future[Verdict]]
 """What is to be said of a bundle, and who waits for the verdict."""
 
@@ -41,10 +44,12 @@ class Publisher:
         note: Callable[[str], None],
         vacated: Callable[[Bundle], Awaitable[bool]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        more_follow: Callable[[], bool] = lambda: False,
     ) -> None:
         self._me = me
         self._vacated = vacated
         self._spawn = spawn
+        self._more_follow = more_follow
         self._channel = channel
         self._over = over
         self._note = note
@@ -88,12 +93,15 @@ class Publisher:
         gathered = self._gathered.get(key)
         if gathered is None:
             gathered = self._gathered[key] = []
-            loop.call_soon(self._send, key)
+            loop.call_soon(self._send, key, TURNS)
         verdict: asyncio.Future[Verdict] = loop.create_future()
         gathered.append((effect, verdict))
         return await verdict
 
-    def _send(self, key: tuple[Action, int]) -> None:
+    def _send(self, key: tuple[Action, int], turns: int) -> None:
+        if turns and len(self._gathered[key]) < BUNDLES_A_RECORD and self._more_follow():
+            asyncio.get_running_loop().call_soon(self._send, key, turns - 1)
+            return
         gathered = self._gathered.pop(key)
         for begin in range(0, len(gathered), BUNDLES_A_RECORD):
             some = gathered[begin : begin + BUNDLES_A_RECORD]

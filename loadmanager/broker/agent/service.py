@@ -71,11 +71,13 @@ class Agent:
         self._load_of, self._bounds_of = load_of, bounds_of
         self._fields_of = fields_of
         self._tasks: asyncio.TaskGroup | None = None
-        self._publisher = Publisher(me, channel, lambda: self._over, note, self._hooks.vacated, self._spawn)
         self._asking_keys: set[tuple[Bundle, int]] = set()
         self._turns = Turns(lambda bundle: channel.table.get(bundle) is not None)
         self._over = False
-        self._turnstile = Turnstile(HOOKS_AT_ONCE)
+        self._turnstile = turnstile = Turnstile(HOOKS_AT_ONCE)
+        self._publisher = Publisher(
+            me, channel, lambda: self._over, note, self._hooks.vacated, self._spawn, lambda: bool(turnstile.waiting)
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Agent]:

@@ -75,7 +75,7 @@ class Cluster:
             0, self.table.next_offset(0), Record("r", action, LEADER, role, int(leads), chosen, to)
         )
         assert isinstance(change, Change)
-        self.core.observe(change)
+        self.core.observe(change, self.now_s)
 
     def rack_dies(self) -> None:
         for broker in RACK:
@@ -188,11 +188,11 @@ def test_a_namespace_of_65536_bundles_comes_and_goes_without_a_look_at_each(monk
 
     core = LeaderCore(LeaderSettings(2.0, 0.1, 30.0, 150.0))
     created = write(Action.CREATE_NAMESPACE, NEVER, even_boundaries(BIG))
-    core.observe(created)
+    core.observe(created, 0.0)
     assert created.bundles([]) == []
     assert len(created.transitions) == len(table) == BIG
     deleted = write(Action.DELETE_NAMESPACE, created.offset)
-    core.observe(deleted)
+    core.observe(deleted, 0.0)
     assert made <= 4, "those that were asked for by name"
     assert len(deleted.transitions) == BIG
     assert len(table) == 0

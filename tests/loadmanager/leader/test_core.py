@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.leader.core import LeaderCore, LeaderSettings, View
+from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke
 from loadmanager.model.registration import Peer, Registration
 from statechannel.law.bundle import Bundle, even_boundaries
@@ -47,7 +47,7 @@ class Term:
     def replay(self, record: Record) -> None:
         change = self.table.replay(0, self.table.next_offset(0), record)
         assert isinstance(change, Change), change
-        self.core.observe(change)
+        self.core.observe(change, self.now_s)
 
     def write(self, action: Action, bundle: Bundle, by: BrokerId, to: BrokerId | None = None, *, leads: bool = False):
         self._written += 1
@@ -180,7 +180,7 @@ def test_a_dead_holder_is_raised_at_once_when_the_revocation_was_read(term: Term
 
 
 def test_a_live_holder_gets_one_validity_to_release_by_itself(term: Term):
-    term.tick(10)
+    term.tick(20)
     term.write(Action.REVOKE, term.bundles[0], LEADER, leads=True)
     assert term.tick(20) == []
     assert term.tick(20 + V - SOON) == []
@@ -191,20 +191,33 @@ def test_a_live_holder_gets_one_validity_to_release_by_itself(term: Term):
 def test_nothing_is_released_before_validity_and_margin_since_both_were_seen(
     term: Term, raised_s: float, read_s: float
 ):
-    """The revocation read at one time, the raise answered at another: the later one counts."""
+    """The revocation read at one time, the raise answered at another: the later one counts, and not the next tick."""
     if raised_s < read_s:  # raised for another bundle of the same holder
         term.core.raised(A, raised_s)
-        revoked(term, read_s - SOON)
-        assert term.tick(read_s) == []
+        revoked(term, read_s)
+        assert term.tick(read_s + SOON) == []
     else:
-        revoked(term, read_s - SOON)
-        term.tick(read_s)
+        revoked(term, read_s)
+        term.tick(read_s + SOON)
         term.core.raised(A, raised_s)
     due_s = 12.0 + V + MARGIN
     assert term.tick(due_s - SOON) == []
     assert term.core.next_deadline_s() == pytest.approx(due_s)
     (place,) = term.tick(due_s)
     assert place == Place(term.seen(term.bundles[0]), revoked=True)
+
+
+def test_a_dead_holder_is_raised_while_its_other_bundles_are_gone_through():
+    term = Term(2 * WORK_A_TURN)
+    for bundle in term.bundles:
+        term.assign(bundle, A)
+    term.gone(A)
+    assert set(kinds(term.tick(10))) == {"Revoke"}
+    term.write(Action.REVOKE, term.bundles[0], LEADER, leads=True)
+    assert kinds(term.tick(10.1)).count("Raise") == 1
+    assert term.core.unfinished
+    while term.core.unfinished:
+        assert "Raise" not in kinds(term.tick(10.2))
 
 
 def test_without_an_answer_to_the_raise_nothing_is_ever_released(term: Term):
@@ -244,8 +257,8 @@ def test_later_revocation_waits_from_when_it_was_seen_itself():
     term.write(Action.REVOKE, early, LEADER, leads=True)
     term.tick(10)
     term.core.raised(A, 10.0)
-    term.write(Action.REVOKE, late, LEADER, leads=True)
     term.tick(11.5)
+    term.write(Action.REVOKE, late, LEADER, leads=True)
     due = [d for d in term.tick(10.0 + V + MARGIN) if isinstance(d, Place)]
     assert [bundle for place in due for bundle, _ in place.subjects] == [early]
 
@@ -321,7 +334,7 @@ def test_free_bundle_of_an_eager_namespace_gets_a_place_at_once():
     assert term.tick(13) == []
     change = term.table.replay(0, term.table.next_offset(0), create)
     assert isinstance(change, Change)
-    assert term.core.observe(change), "a tick is due"
+    assert term.core.observe(change, term.now_s), "a tick is due"
     (place,) = term.tick(14)
     assert isinstance(place, Place)
     assert [bundle.namespace for bundle, _ in place.subjects] == ["shop/more"] * 2

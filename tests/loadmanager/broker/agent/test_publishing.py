@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from loadmanager.broker.agent.effects import Publish
-from loadmanager.broker.agent.publishing import Publisher
+from loadmanager.broker.agent.publishing import TURNS, Publisher
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action
@@ -28,8 +28,10 @@ class Publishing:
         self.notes: list[str] = []
         self._tasks = tasks
         self.hand = hand
-        self.over = False
-        self.publisher = Publisher(A, hand.channel, lambda: self.over, self.notes.append, vacated, self.spawn)
+        self.over = self.more_follow = False
+        self.publisher = Publisher(
+            A, hand.channel, lambda: self.over, self.notes.append, vacated, self.spawn, lambda: self.more_follow
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         """As an agent does it."""
@@ -58,6 +60,20 @@ async def test_what_is_said_of_many_bundles_in_one_turn_is_one_record(world: Wor
         bundles = await one.all_owned(BUNDLES_A_RECORD + 3)
         await asyncio.wait([one.publish(bundle, Action.RETURN) for bundle in bundles])
         assert [len(change.transitions) for change in one.changes] == [BUNDLES_A_RECORD, 3]
+        assert {one.hand.entry(bundle).state for bundle in bundles} == {State.ASSIGNED}
+
+
+@virtually
+async def test_while_hooks_wait_to_begin_a_record_waits_a_few_turns_for_more_bundles(world: World):
+    async with replica(world) as channel, asyncio.TaskGroup() as tasks:
+        one = Publishing(Hand(channel), tasks)
+        bundles, waiting = await one.all_owned(4 * TURNS), list[asyncio.Task[None]]()
+        one.more_follow = True
+        for bundle in bundles:
+            waiting.append(one.publish(bundle, Action.RETURN))
+            await asyncio.sleep(0)
+        await asyncio.wait(waiting)
+        assert 2 <= len(one.changes) <= 4, "it does not wait for ever, nor is each a record of its own"
         assert {one.hand.entry(bundle).state for bundle in bundles} == {State.ASSIGNED}
 
 
