@@ -8,6 +8,7 @@ before the routes are loaded (`application.py`): until then it answers probes, l
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,9 @@ from loadmanager_api.methods import Methods
 from loadmanager_api.probes import Probes
 from loadmanager_api.request_counts import Counted
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Of the brokers of a process: Pydantic gives a model that another thread is still setting up away unfinished."""
+
 
 class Routes:
     """An ASGI application: the routes, loaded on a thread by `load`, or by the first request that needs them.
@@ -38,21 +42,27 @@ class Routes:
         self._loading: asyncio.Task[ASGIApp] | None = None
 
     async def load(self) -> ASGIApp:
-        """The routes, loaded once. Call it on the endpoints' loop."""
-        self._loading = self._loading or asyncio.create_task(asyncio.to_thread(self._load))
+        """The routes, loaded once; again if that failed. Call it on the endpoints' loop."""
+        if self._loading is None or _failed(self._loading):
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         self._app = app = await asyncio.shield(self._loading)
         return app
 
     def _load(self) -> ASGIApp:
-        from loadmanager_api.application import laid_out  # FastAPI: half a second
+        with _ONE_AT_A_TIME:
+            from loadmanager_api.application import laid_out  # FastAPI: half a second
 
-        routes = laid_out()
+            routes = laid_out()
         self._loaded()
         return routes
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         routes = self._app or await self.load()
         await routes(scope, receive, send)
+
+
+def _failed(loading: asyncio.Task[ASGIApp]) -> bool:
+    return loading.done() and (loading.cancelled() or loading.exception() is not None)
 
 
 def create_app(

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import pytest
@@ -24,6 +24,7 @@ from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager.settings import Settings
 from loadmanager_api import application
+from loadmanager_api.app import Routes
 from loadmanager_api.server import attach, url_of
 from tests.api.conftest import WAIT_S, Host
 
@@ -106,6 +107,26 @@ async def test_routes_are_loaded_without_a_request_once_the_broker_is_ready(
         node.ready.set()
         await loaded.wait()
     assert application.routes_of_all().middleware_stack is not None
+
+
+@pytest.mark.usefixtures("fresh_routes")
+async def test_brokers_of_a_process_load_the_routes_one_after_the_other() -> None:
+    first, second = await asyncio.gather(Routes().load(), Routes().load())
+    assert first is second, "else both set up the same models at once"
+
+
+@pytest.mark.usefixtures("fresh_routes")
+async def test_routes_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    routes = Routes()
+    with monkeypatch.context() as patched:
+        patched.setattr(application, "laid_out", _no_memory)
+        with pytest.raises(MemoryError):
+            await routes.load()
+    assert await routes.load() is application.laid_out()
+
+
+def _no_memory() -> NoReturn:
+    raise MemoryError
 
 
 @pytest.mark.usefixtures("fresh_routes")

@@ -64,7 +64,7 @@ async def test_what_is_said_of_many_bundles_in_one_turn_is_one_record(world: Wor
 
 
 @virtually
-async def test_while_hooks_wait_to_begin_a_record_waits_a_few_turns_for_more_bundles(world: World):
+async def test_a_record_waits_a_few_turns_while_hooks_wait_to_begin(world: World):
     async with replica(world) as channel, asyncio.TaskGroup() as tasks:
         one = Publishing(Hand(channel), tasks)
         bundles, waiting = await one.all_owned(4 * TURNS), list[asyncio.Task[None]]()
