@@ -4,7 +4,7 @@
 imports directly or not, the tests of that name, and the folder of that name, if there is one; with None instead of a
 package, only its tests and `FOLDERS`. `tests/guarded.txt` holds, by name, the digest of that code as it was when all
 tests under the name passed; comments and docstrings do not count. `make test` runs those whose code has another digest
-by now, and writes the digests if they pass; `make test-guarded` runs all of them, and nothing else.
+by now, and writes the digests of those that passed; `make test-guarded` runs all of them, and nothing else.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ WITHOUT_JOBS = frozenset({"integration", "pulsar", "observability", "clients", "
 """No test under these names runs a command of `loadmanager history`, so they don't guard what only those import."""
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
+_passed = set[str]()
+"""Folders in which a test passed in this run: where all were skipped, for lack of a program, nothing was tried."""
 CHOICES = ("none", "changed", "only", "all")
 
 
@@ -78,13 +80,23 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         or config.args != ["tests"]
     )
     if option.guarded != "none" and not some and exitstatus == 0 and not hasattr(config, "workerinput"):
-        PASSED.write_text("".join(f"{name} {digest(files_of(name))}\n" for name in sorted(GUARDED)))
+        passed = _written() | {name: digest(files_of(name)) for name in GUARDED if name in _passed}
+        PASSED.write_text("".join(f"{name} {found}\n" for name, found in sorted(passed.items())))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        _passed.add(report.nodeid.removeprefix("tests/").partition("/")[0])
 
 
 def changed() -> set[str]:
     """The names whose code is not what it was when their tests passed."""
-    passed = dict(line.split() for line in PASSED.read_text().splitlines()) if PASSED.exists() else {}
+    passed = _written()
     return {name for name in GUARDED if passed.get(name) != digest(files_of(name))}
+
+
+def _written() -> dict[str, str]:
+    return dict(line.split() for line in PASSED.read_text().splitlines()) if PASSED.exists() else {}
 
 
 def files_of(name: str) -> list[Path]:

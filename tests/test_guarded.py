@@ -96,7 +96,23 @@ def test_only_a_whole_run_that_passed_is_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object], status: int, written: bool
 ):
     monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
+    monkeypatch.setattr(guarded, "_passed", {"history"})
     whole = {"guarded": "all", "collectonly": False, "keyword": "", "markexpr": "not slow", "deselect": None}
     config = SimpleNamespace(option=SimpleNamespace(**(whole | given)), args=["tests"])
     guarded.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(config=config)), status)
     assert guarded.PASSED.exists() == written
+
+
+def test_where_all_tests_were_skipped_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
+    monkeypatch.setattr(guarded, "_passed", set[str]())
+    guarded.PASSED.write_text("kubernetes 0\n")
+    for name, outcome in (("kubernetes", "skipped"), ("helm", "passed")):
+        place = (f"tests/{name}/test_it.py", 1, "test_it")
+        guarded.pytest_runtest_logreport(
+            pytest.TestReport(f"{place[0]}::test_it", place, {}, outcome, None, "call")  # type: ignore[arg-type]
+        )
+    option = SimpleNamespace(guarded="all", collectonly=False, keyword="", markexpr="not slow", deselect=None)
+    config = SimpleNamespace(option=option, args=["tests"])
+    guarded.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(config=config)), 0)
+    assert guarded.PASSED.read_text() == f"helm {digest(files_of('helm'))}\nkubernetes 0\n"
