@@ -44,7 +44,7 @@ WITHOUT_JOBS = frozenset({"integration", "pulsar", "observability", "clients", "
 """No test under these names runs a command of `loadmanager history`, so they don't guard what only those import."""
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
-_passed = set[str]()
+_PASSED_HERE = set[str]()
 """Folders in which a test passed in this run: where all were skipped, for lack of a program, nothing was tried."""
 CHOICES = ("none", "changed", "only", "all")
 
@@ -80,13 +80,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         or config.args != ["tests"]
     )
     if option.guarded != "none" and not some and exitstatus == 0 and not hasattr(config, "workerinput"):
-        passed = _written() | {name: digest(files_of(name)) for name in GUARDED if name in _passed}
+        passed = _written() | {name: digest(files_of(name)) for name in GUARDED if name in _PASSED_HERE}
         PASSED.write_text("".join(f"{name} {found}\n" for name, found in sorted(passed.items())))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" and report.passed:
-        _passed.add(report.nodeid.removeprefix("tests/").partition("/")[0])
+        _PASSED_HERE.add(report.nodeid.removeprefix("tests/").partition("/")[0])
 
 
 def changed() -> set[str]:

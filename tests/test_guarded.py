@@ -96,7 +96,7 @@ def test_only_a_whole_run_that_passed_is_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object], status: int, written: bool
 ):
     monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
-    monkeypatch.setattr(guarded, "_passed", {"history"})
+    monkeypatch.setattr(guarded, "_PASSED_HERE", {"history"})
     whole = {"guarded": "all", "collectonly": False, "keyword": "", "markexpr": "not slow", "deselect": None}
     config = SimpleNamespace(option=SimpleNamespace(**(whole | given)), args=["tests"])
     guarded.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(config=config)), status)
@@ -105,7 +105,7 @@ def test_only_a_whole_run_that_passed_is_written_down(
 
 def test_where_all_tests_were_skipped_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
-    monkeypatch.setattr(guarded, "_passed", set[str]())
+    monkeypatch.setattr(guarded, "_PASSED_HERE", set[str]())
     guarded.PASSED.write_text("kubernetes 0\n")
     for name, outcome in (("kubernetes", "skipped"), ("helm", "passed")):
         place = (f"tests/{name}/test_it.py", 1, "test_it")
