@@ -56,7 +56,7 @@ def advice() -> Advice:
 
 
 async def test_advice_is_approved_applied_and_withdrawn(cluster: Cluster, windows: Windows) -> None:
-    await cluster.start(balancing_interval_s=0.2)
+    await cluster.start(balancing_interval_s=0.2, advice_measure_s=60.0)  # with too few rounds it looks again after 3 s
     await asyncio.to_thread(publish, [advice()], cluster.brokers[0].url)  # as `history advise --propose` does
     window = await windows.open("history")
     page, live = window.page, cluster.brokers[0].node.live
