@@ -84,7 +84,7 @@ class LeaderCore:
         self._seen_s: dict[Flight, float] = {}
         self._observed: dict[Flight, float] = {}
         """Revocations that no sweep has seen yet, with the time when they were read."""
-        self._to_raise: set[BrokerId] = set()
+        self._to_raise: dict[BrokerId, None] = {}
         """Holders of those, if no tick has looked at them yet."""
         self._raised_s: dict[BrokerId, float] = {}
         self._unregistered_since_s: dict[BrokerId, float] = {}
@@ -117,7 +117,7 @@ class LeaderCore:
                 flight = Flight(change.partition, after.revision, after.state, after.holder, after.target)
                 if flight not in self._observed:
                     self._observed[flight] = now_s
-                    self._to_raise.add(after.holder)
+                    self._to_raise[after.holder] = None
             if after.state is State.UNASSIGNED:
                 self._settled.discard(after.bundle.namespace)
             if self._dead and after.holder in self._dead and after.state in REVOCABLE:
@@ -153,8 +153,9 @@ class LeaderCore:
         if self._sweep is None:
             self._deadline_s = None
             self._sweep = self._swept(table)
-        for holder in self._to_raise - self._raised_s.keys():
-            self._raise(holder, view.now_s)  # at once: a sweep over many bundles takes a while, and so do owners
+        for holder in self._to_raise:
+            if holder not in self._raised_s:
+                self._raise(holder, view.now_s)  # at once: a sweep over many bundles takes a while
         self._to_raise.clear()
         left = WORK_A_TURN
         for work in self._sweep:
