@@ -30,6 +30,7 @@ MEASURED = 300
 TRANSFERS = 10_000
 AT_ONCE = 8
 RATE_S = 150.0
+ONLOOKER_S = 30.0
 
 
 def run(kind: str) -> None:
@@ -128,14 +129,19 @@ async def _moves(stage: Stage, bundles: range, count: int) -> None:
 
 
 async def _move(stage: Stage, index: int) -> None:
-    """Move one bundle to another broker."""
+    """Move one bundle to another broker, and return when the onlooker has read of it: the next move starts there."""
     bundle = _bundles(stage)[index]
+    others: list[Member] = [m for m in stage.up() if m.name != _holder(stage, bundle)]
+    to = random.choice(others)
+    assert await stage.transfer(bundle, to), f"{bundle} was not moved: {stage.events[-1].text}"
+    await stage.watch.wait_for(lambda: _holder(stage, bundle) == to.name, ONLOOKER_S)
+
+
+def _holder(stage: Stage, bundle: Bundle) -> str:
     entry = stage.watch.table.get(bundle)
     assert entry is not None
     assert entry.holder is not None
-    others: list[Member] = [m for m in stage.up() if m.name != entry.holder.name]
-    moved = await stage.transfer(bundle, random.choice(others))
-    assert moved, f"{bundle} was not moved: {stage.events[-1].text}"
+    return entry.holder.name
 
 
 def _bundles(stage: Stage) -> list[Bundle]:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from enum import StrEnum
+from typing import Any
 
 CHUNK_BYTES = 64 * 1024
 
@@ -91,13 +92,16 @@ class TcpProxy:
             await self._open.wait()
             host, _, port = self.target.rpartition(":")
             await asyncio.get_running_loop().sock_connect(far, (host, int(port)))
-            pumps = [asyncio.ensure_future(self._pump(*ends)) for ends in ((near, far), (far, near))]
+            pumps = [asyncio.ensure_future(pump) for pump in self._pumps(near, far)]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
+
+    def _pumps(self, near: socket.socket, far: socket.socket) -> tuple[Coroutine[Any, Any, None], ...]:
+        return self._pump(near, far), self._pump(far, near)
 
     async def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -123,8 +123,13 @@ class LoadService:
         self._reporter.set(settings)
 
     def mean_of(self, bundle: Bundle) -> BundleLoad:
-        """A held bundle's mean load over `load_window_s`, with its hottest keys as of the last sample."""
+        """A held bundle's mean load over `load_window_s`, with the means of its hottest keys."""
         return self._reporter.mean_of(bundle, self.loads.get(bundle, IDLE))
+
+    async def means_of(self, bundles: Collection[Bundle]) -> Mapping[Bundle, BundleLoad]:
+        """As `mean_of`, for many: computed on a thread."""
+        async with self._reading:
+            return await self._run_blocking(lambda: {bundle: self.mean_of(bundle) for bundle in bundles})
 
     @property
     def current(self) -> Report | None:

@@ -19,7 +19,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.consumer.kafka_client import open_consumer, place_of
+from loadmanager.consumer.kafka_client import KafkaClient, place_of
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
@@ -68,7 +68,7 @@ class GroupConsumer:
         self._callbacks: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self._last: Message | None = None
         self._closed = False
-        self._kafka = open_consumer(kafka, self.group)
+        self._kafka = KafkaClient(kafka, self.group)
         self._session = Session(
             self.group,
             Subscription(tuple(topics), int(session_timeout_s * 1000), int(revoke_timeout_s * 1000), capacity, rack),

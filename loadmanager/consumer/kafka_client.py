@@ -2,44 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, Message, TopicPartition
 
 from loadmanager.consumers.coordinator.records import Partition
+from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
+
+_log = logging.getLogger(__name__)
 
 READY_S = 3.0
 AT_ONCE = 100
 """Records that are taken from Kafka's client in one turn."""
 
 
-def open_consumer(settings: Mapping[str, Any], group: str) -> Consumer:
-    """A client for the group, a full name of a key. Raises KafkaException for settings that it does not know."""
-    return Consumer({
-        **settings,
-        "group.id": group.partition("://")[2],
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-    })  # fmt: skip
+class KafkaClient:
+    """The client of one member of the group, a full name of a key. One that is stranded gives way to a new one, which
+    goes on at the same places (`statechannel.adapters.kafka.trouble`).
 
-
-def get_ready(kafka: Consumer, topics: Collection[str]) -> None:
-    """Have the client find the partitions' leaders and the group's offsets before it joins. Blocks for some seconds.
-
-    Else what moves to it is silent for a second.
+    One thread fetches; any thread calls the rest. Raises KafkaException for settings that the client does not know.
     """
-    with suppress(KafkaException):
-        for topic in topics:
-            kafka.list_topics(topic, timeout=READY_S)
-            kafka.committed([TopicPartition(topic, 0)], timeout=READY_S)
 
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        group: str,
+        new_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+    ) -> None:
+        self._trouble = Trouble()
+        own = {
+            **settings,
+            "group.id": group.partition("://")[2],
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+        }
+        self._settings = watched(own, self._trouble)
+        self._new_consumer = new_consumer
+        self._consumer = new_consumer(self._settings)
+        self._turn = threading.Lock()
+        """Held by whoever changes what is fetched, or the consumer."""
 
-def fetch(kafka: Consumer, timeout_s: float) -> list[Message]:
-    """What Kafka's client has fetched, at most `AT_ONCE`; waits for the first one, and for no other."""
-    first = kafka.poll(timeout_s)
-    return [] if first is None else [first, *kafka.consume(AT_ONCE - 1, 0)]
+    def get_ready(self, topics: Collection[str]) -> None:
+        """Find the partitions' leaders and the group's offsets before it joins. Blocks for some seconds.
+
+        Else what moves to it is silent for a second.
+        """
+        consumer = self._consumer
+        with suppress(KafkaException):
+            for topic in topics:
+                consumer.list_topics(topic, timeout=READY_S)
+                consumer.committed([TopicPartition(topic, 0)], timeout=READY_S)
+
+    def assign(self, partitions: Collection[Partition]) -> None:
+        """Fetch these as well, from where the group has committed."""
+        with self._turn:
+            self._consumer.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(partitions)])
+
+    def unassign(self, partitions: Collection[Partition]) -> None:
+        """Fetch these no more."""
+        with self._turn:
+            self._consumer.incremental_unassign([TopicPartition(*each) for each in sorted(partitions)])
+
+    def fetch(self, timeout_s: float) -> list[Message]:
+        """What was fetched, at most `AT_ONCE`; waits for the first one, and for no other."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            if self._trouble.stranded:
+                self._replace()
+            return []
+        return [first, *self._consumer.consume(AT_ONCE - 1, 0)]
+
+    def close(self) -> None:
+        """End it."""
+        self._consumer.close()
+
+    def _replace(self) -> None:
+        _log.warning("replacing the Kafka consumer of a group: %s", STRANDED)
+        self._trouble.stranded = False
+        with self._turn:
+            old, self._consumer = self._consumer, self._new_consumer(self._settings)
+            assigned = [TopicPartition(each.topic, each.partition, OFFSET_STORED) for each in old.assignment()]
+            self._consumer.incremental_assign(reached(old, assigned))
+        old.close()
 
 
 def partition_of(message: Message) -> Partition:

@@ -12,17 +12,17 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_STORED, Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.http import HttpRouter
 from loadmanager.client.router import Router
 from loadmanager.consumer.group_client import GroupClient
-from loadmanager.consumer.kafka_client import fetch, get_ready, partition_of
+from loadmanager.consumer.kafka_client import KafkaClient, partition_of
 from loadmanager.consumer.membership import Change, Membership
 from loadmanager.consumer.progress import Progress
 from loadmanager.consumers.coordinator.messages import PROTOCOL
@@ -50,7 +50,7 @@ class Session:
         subscription: Subscription,
         brokers: Sequence[str],
         credentials: Credentials | None,
-        kafka: Consumer,
+        kafka: KafkaClient,
         *,
         commit_interval_s: float,
         max_poll_interval_s: float,
@@ -116,14 +116,14 @@ class Session:
         """
         with self.news:
             self._gone = set()
-        messages = fetch(self._kafka, timeout_s)
+        messages = self._kafka.fetch(timeout_s)
         with self.news:
             unsure = {partition_of(each) for each in messages} & self._gone
             self.fetched.extend(each for each in messages if partition_of(each) not in unsure)
             again = unsure & self._fetching
             if again:
-                self._unassign(again)
-                self._assign(again)
+                self._kafka.unassign(again)
+                self._kafka.assign(again)
 
     # --- with `news`
 
@@ -166,7 +166,7 @@ class Session:
             router = Router(self._brokers, credentials=credentials)
             async with HttpRouter(router, protocol=PROTOCOL, credentials=credentials) as http:
                 client = GroupClient(http, self.group)
-                await asyncio.to_thread(get_ready, self._kafka, self.subscription.topics)
+                await asyncio.to_thread(self._kafka.get_ready, self.subscription.topics)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._commit_on(client))
                     group.create_task(self._beat_on(client))
@@ -254,7 +254,7 @@ class Session:
         """Do what the coordinator says. Kafka's client fetches what is ours, and nothing else."""
         gone = (change.revoked | change.lost) & self._fetching
         if gone:
-            self._unassign(gone)
+            self._kafka.unassign(gone)
             self._fetching -= gone
             self._gone |= gone
             self.fetched = deque(each for each in self.fetched if partition_of(each) not in gone)
@@ -266,17 +266,11 @@ class Session:
         if change.assigned:
             self.progress.begin(change.assigned)
             self.events.append(("assign", sorted(change.assigned)))
-            self._assign(change.assigned)
+            self._kafka.assign(change.assigned)
             self._fetching |= change.assigned
         if self.membership.over:
             self.membership = self._new_membership()
         self.news.notify_all()
-
-    def _assign(self, partitions: Collection[Partition]) -> None:
-        self._kafka.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(partitions)])
-
-    def _unassign(self, partitions: Collection[Partition]) -> None:
-        self._kafka.incremental_unassign([TopicPartition(*each) for each in sorted(partitions)])
 
     def _give_up(self) -> None:
         """Say of what is drained, committed, and known to the service to be leaving, that it is not read any more."""

@@ -48,6 +48,8 @@ class Loads(Protocol):
 
     def mean_of(self, bundle: Bundle) -> BundleLoad: ...
 
+    async def means_of(self, bundles: Collection[Bundle]) -> Mapping[Bundle, BundleLoad]: ...
+
 
 class Begun(msgspec.Struct, frozen=True):
     """A split that this owner asked for by itself."""
@@ -122,7 +124,8 @@ class Reshaper:
         ruling, now_s = self._ruling(), self._clock_s()
         loads, hits, cold = self._loads().loads, self._hits, self._cold
         near = await self._run_blocking(lambda: worth_averaging(loads, ruling.settings_of, hits))
-        judged, splitting = self._judged(near), self._channel.table.in_state(State.SPLITTING)
+        judged = dict(loads) | dict(await self._loads().means_of(near))
+        splitting = self._channel.table.in_state(State.SPLITTING)
         splits = await self._run_blocking(
             lambda: decide_splits(self._view(ruling, judged, splitting), ruling.settings_of, hits)
         )
@@ -138,11 +141,6 @@ class Reshaper:
 
     def _ruling(self) -> Ruling:
         return Ruling(self._settings(), self._policies(), self._me.name)
-
-    def _judged(self, near: Iterable[Bundle]) -> Mapping[Bundle, BundleLoad]:
-        """The loads of all held bundles; for those near a limit their mean."""
-        loads = dict(self._loads().loads)
-        return loads | {bundle: self._loads().mean_of(bundle) for bundle in near if bundle in loads}
 
     def _view(self, ruling: Ruling, loads: Mapping[Bundle, BundleLoad], splitting: Collection[Bundle]) -> View:
         """The input for splits; called on any thread, since it visits every held bundle."""
@@ -176,12 +174,15 @@ class Reshaper:
 
     def explain(self, bundle: Bundle) -> tuple[str, str] | None:
         """Why a bundle of this broker is not split, and not merged, now; None if it is not held here."""
-        if bundle not in self._loads().loads:
+        loads = self._loads().loads
+        if bundle not in loads:
             return None
         ruling = self._ruling()
         settings = ruling.settings_of(bundle)
         found = judge(
-            self._view(ruling, self._judged([bundle]), self._channel.table.in_state(State.SPLITTING)),
+            self._view(
+                ruling, {**loads, bundle: self._loads().mean_of(bundle)}, self._channel.table.in_state(State.SPLITTING)
+            ),
             bundle,
             settings,
             self._hits.get(bundle, 0) + 1,

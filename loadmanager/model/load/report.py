@@ -113,11 +113,15 @@ class Reporter:
         )
 
     def mean_of(self, bundle: Bundle, latest: BundleLoad) -> BundleLoad:
-        """A held bundle's mean over the window, with `latest`'s hottest keys; `latest` itself if it is not held."""
+        """A held bundle's mean over the window, hottest keys too; `latest` itself if it is not held.
+
+        Keys and bundle are of the same samples: a sample in which the process stood still has a hot bundle's mean
+        beside keys without traffic, and nothing would show that one of them carries it.
+        """
         last = self._window.last
         if last is None or bundle not in last.held:
             return latest
-        return msgspec.structs.replace(self._window.mean_of(bundle), hottest_keys=latest.hottest_keys)
+        return msgspec.structs.replace(self._window.mean_of(bundle), hottest_keys=self._window.hottest_keys_of(bundle))
 
     def decide(self, now_ms: int, *, shown: bool) -> Publish | Hold:
         """Whether to report now. `shown`: whether the views show a report of this incarnation."""

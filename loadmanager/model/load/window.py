@@ -112,8 +112,24 @@ class LoadWindow:
 
     def mean_of(self, bundle: Bundle) -> BundleLoad:
         """A held bundle's mean over the samples that have it; keys and sessions as of the last one."""
-        loads = [each.sample.loads[bundle] for each in self._measured if bundle in each.held]
+        loads = self._loads_of(bundle)
         return _mean(loads, loads[-1])
+
+    def hottest_keys_of(self, bundle: Bundle) -> tuple[tuple[str, float], ...]:
+        """A held bundle's hottest keys with their mean rates over the same samples, hottest first.
+
+        A sample that does not name a key counts as 0 for it, so that the rates never exceed their bundle's mean.
+        """
+        loads = self._loads_of(bundle)
+        rates: dict[str, float] = {}
+        for load in loads:
+            for key, rate in load.hottest_keys:
+                rates[key] = rates.get(key, 0.0) + max(0.0, rate)
+        by_rate = sorted(rates.items(), key=lambda pair: (-pair[1], pair[0]))
+        return tuple((key, rate / len(loads)) for key, rate in by_rate)
+
+    def _loads_of(self, bundle: Bundle) -> list[BundleLoad]:
+        return [each.sample.loads[bundle] for each in self._measured if bundle in each.held]
 
     def _cost(self, bundle: Bundle) -> tuple[float, BundleLoad]:
         """A held bundle's mean cost since it came: points of CPU, and rates."""

@@ -21,7 +21,8 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from statechannel.adapters.kafka.clients import ALL_DOWN, LOGGER, Trouble
+from statechannel.adapters.kafka.clients import LOGGER
+from statechannel.adapters.kafka.trouble import ALL_DOWN, Trouble
 from statechannel.errors import LogUnavailable
 from statechannel.runtime.supervising import retried
 
@@ -41,12 +42,17 @@ T = TypeVar("T")
 
 
 class Admin:
-    """One `AdminClient`. Its `client` answers with futures; `answer` waits for one, `until_answered` asks again."""
+    """One `AdminClient` at a time. Its `client` answers with futures; `answer` waits for one, `until_answered` asks
+    again.
+
+    A client that gave no answer until a deadline gives way to a new one: it may be stranded (see `trouble.py`),
+    and it is polled too seldom to tell.
+    """
 
     def __init__(self, settings: Mapping[str, Any], bootstrap: str, request_timeout_s: float) -> None:
         self._trouble = Trouble()
-        watched: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
-        self.client = AdminClient(watched)
+        self._settings: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
+        self.client = AdminClient(self._settings)
         self.bootstrap = bootstrap
         self.timeout_s = request_timeout_s
 
@@ -66,7 +72,7 @@ class Admin:
         Raises LogUnavailable after `timeout_s`, or at once for lack of rights.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        deadline, client = loop.time() + timeout_s, self.client
         self._latest_trouble()
         self._trouble.latest = ""  # an earlier trouble explains nothing
 
@@ -78,8 +84,10 @@ class Admin:
             if is_forbidden(error):
                 raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
             if loop.time() + RETRY_PAUSE_S >= deadline:
+                why = self._why(error)
+                self._replace(client)
                 raise LogUnavailable(
-                    f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}; "
+                    f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {why}; "
                     "check that it runs, and check its address, TLS and credentials"
                 ) from error
             LOGGER.debug("Kafka at %s: %s; asking again", self.bootstrap, error)
@@ -118,6 +126,12 @@ class Admin:
         answers = self.client.describe_configs([resource], request_timeout=self.timeout_s)
         entries = await self.answer(answers[resource])
         return {name: str(entry.value) for name, entry in entries.items()}
+
+    def _replace(self, client: AdminClient) -> None:
+        """Go on with a new one, unless another request did. The old one ends on a thread, since that blocks."""
+        if self.client is client:
+            self.client = AdminClient(self._settings)
+            asyncio.get_running_loop().run_in_executor(None, [client].clear)
 
     async def _tell_trouble(self, timeout_s: float) -> None:
         """Log why there is no answer yet; the logger lets one such line pass in ten seconds."""

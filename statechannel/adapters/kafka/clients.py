@@ -9,8 +9,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError
-
 from statechannel.errors import LogError
 from statechannel.runtime.batching import BatchSettings
 
@@ -18,9 +16,6 @@ REPEAT_S = 10.0
 CLIENTS_FORM = "%s [%s] %s"
 """The client's log format: kind of message, client's name, text."""
 NOT_THIS_KIND = "property and will be ignored by this"
-CLOSED = (
-    "Kafka closed every connection: its servers are stopping, or expect another security.protocol or sasl.mechanism"
-)
 
 
 class Sparing(logging.Filter):
@@ -40,23 +35,6 @@ class Sparing(logging.Filter):
             return False
         self._last[kind] = record.created
         return True
-
-
-ALL_DOWN: int = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 (so the client names its own, local errors)
-
-
-class Trouble:
-    """A client's last reason for having no connection, from its `error_cb`: its requests themselves only time out."""
-
-    def __init__(self) -> None:
-        self.latest = ""
-
-    def note(self, error: KafkaError) -> None:
-        """For `error_cb`; called while the client is polled."""
-        if error.code() != ALL_DOWN:
-            self.latest = error.str()
-        elif not self.latest:  # comes beside a reason, and alone only if the server gives none
-            self.latest = CLOSED
 
 
 LOGGER = logging.getLogger("statechannel.kafka")
@@ -101,6 +79,8 @@ PROTECTED = frozenset(
         "request.required.acks",
         "request.timeout.ms",
         "retries",
+        "statistics.interval.ms",
+        "stats_cb",
         "transaction.timeout.ms",
         "transactional.id",
     }

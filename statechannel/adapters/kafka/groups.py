@@ -47,8 +47,10 @@ class KafkaGroups:
         check_client_settings(client_settings or {})
         self._connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
         self._timeout_s = request_timeout_s
-        self._bootstrap = bootstrap
-        self._admin = self._connected()
+        try:
+            self._admin = Admin(admin_settings(self._connection), bootstrap, request_timeout_s)
+        except KafkaException as error:
+            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
         self._times = StoreTimes(self._connection)
         self._leaderless = frozenset[tuple[str, int]]()
 
@@ -129,19 +131,7 @@ class KafkaGroups:
                     ) from error
                 raise
 
-        admin = self._admin
-        try:
-            return await admin.until_answered(asking, self._timeout_s)
-        except LogUnavailable:
-            if self._admin is admin:  # after an outage a client may wait for ever for the group's coordinator
-                self._admin = self._connected()
-            raise
-
-    def _connected(self) -> Admin:
-        try:
-            return Admin(admin_settings(self._connection), self._bootstrap, self._timeout_s)
-        except KafkaException as error:
-            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+        return await self._admin.until_answered(asking, self._timeout_s)
 
     def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
         """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""

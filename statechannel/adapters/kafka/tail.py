@@ -2,7 +2,8 @@
 
 Without an end it reads for ever. With one it stops there, even if the last offsets before the end hold no entries
 (transaction markers, aborted or compacted entries): Kafka's client reports the end. The client library retries during
-outages. An offset that Kafka no longer (or not yet) has is an error, never a jump.
+outages. An offset that Kafka no longer (or not yet) has is an error, never a jump. A consumer that has lost all its
+servers for good gives way to a new one, which goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from statechannel.adapters.kafka.clients import LOGGER, Trouble
+from statechannel.adapters.kafka.clients import LOGGER
 from statechannel.adapters.kafka.handover import POLL_S, Handover
+from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
 from statechannel.errors import LogError, Trimmed
 from statechannel.ports import LogEntry
 
@@ -44,10 +46,14 @@ class Tail(AsyncIterator[Sequence[LogEntry]]):
     ) -> None:
         self.trouble = Trouble()
         self._handover = Handover(asyncio.get_running_loop())
-        consumer = Consumer({**settings, "error_cb": _noting(self.trouble)}, logger=LOGGER)
+        told = watched({**settings, "error_cb": _noting(self.trouble)}, self.trouble)
+        consumer = Consumer(told, logger=LOGGER)
         positions = [TopicPartition(topic, partition, start) for partition, start in starts.items()]
         self._thread = threading.Thread(
-            target=_read, args=(consumer, positions, until, self._handover), name=f"kafka-tail-{topic}", daemon=True
+            target=_read,
+            args=(consumer, told, self.trouble, positions, until, self._handover),
+            name=f"kafka-tail-{topic}",
+            daemon=True,
         )
         self._thread.start()
 
@@ -80,13 +86,27 @@ def _noting(trouble: Trouble) -> Any:
     return on_error
 
 
-def _read(consumer: Consumer, positions: Sequence[TopicPartition], until: int | None, handover: Handover) -> None:
+def _read(
+    consumer: Consumer,
+    settings: dict[str, Any],
+    trouble: Trouble,
+    positions: Sequence[TopicPartition],
+    until: int | None,
+    handover: Handover,
+) -> None:
     try:
         consumer.assign(list(positions))
         while not handover.ended.is_set():
             # `consume` alone would wait for a full batch; `poll` wakes at the first entry, then the rest is there
             first = consumer.poll(POLL_S)
             if first is None:
+                if trouble.stranded:
+                    LOGGER.warning("replacing the Kafka consumer of %s: %s", positions[0].topic, STRANDED)
+                    positions = reached(consumer, positions)
+                    consumer.close()
+                    trouble.stranded = False
+                    consumer = Consumer(settings, logger=LOGGER)
+                    consumer.assign(list(positions))
                 continue
             messages = [first, *consumer.consume(BATCH_ENTRIES - 1, 0)]
             for batch in _by_partition(consumer, messages, until, handover):

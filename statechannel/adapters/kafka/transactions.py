@@ -15,7 +15,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from statechannel.adapters.kafka.admin import RIGHTS
-from statechannel.adapters.kafka.clients import TRANSACTION_TIMEOUT_S, Trouble
+from statechannel.adapters.kafka.clients import TRANSACTION_TIMEOUT_S
+from statechannel.adapters.kafka.trouble import Trouble
 from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, WriterFenced
 from statechannel.ports import Payload
 

@@ -1,7 +1,7 @@
 """One idempotent producer and the thread that serves its delivery reports. Knows nothing of topics' settings.
 
-A producer can break for good (its sequence and the broker's disagree after a failure): then `broken` is set, and its
-owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
+A producer can break for good (its sequence and the broker's disagree after a failure, or it has lost all its servers):
+then `broken` is set, and its owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statechannel.adapters.kafka.clients import LOGGER, MAX_ENTRY_BYTES
+from statechannel.adapters.kafka.trouble import STRANDED, Trouble, watched
 from statechannel.errors import LogUnavailable, RecordTooLarge
 from statechannel.ports import Payload
 
@@ -33,7 +34,9 @@ class Writer:
         self._loop = loop
         self._timeout_s = request_timeout_s + GRACE_S
         self._turn = asyncio.Lock()
-        self._producer = Producer({**settings, "error_cb": self._on_error}, logger=LOGGER)
+        self._trouble = Trouble()
+        told = watched({**settings, "error_cb": self._on_error}, self._trouble)
+        self._producer = Producer(told, logger=LOGGER)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="kafka-writer", daemon=True)
         self._thread.start()
@@ -98,6 +101,8 @@ class Writer:
                 self._producer.poll(timeout_s)
             except KafkaException as error:  # the client reports a fatal error so, instead of by `error_cb`
                 self._on_error(error.args[0])
+        if self._trouble.stranded:
+            self.broken = STRANDED
 
     def _on_error(self, error: KafkaError) -> None:
         self.note(error)

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
 
 from loadmanager.consumer.group_consumer import GroupConsumer
+from loadmanager.consumer.kafka_client import KafkaClient
 from loadmanager.consumer.membership import Change
 from loadmanager.consumer.progress import Place
 from loadmanager.consumer.session import Session, now_ms
@@ -48,11 +49,33 @@ class Kafka:
         self.assigned: list[list[TopicPartition]] = []
         self.unassigned: list[list[TopicPartition]] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.settings: dict[str, Any] = {}
+        self.closed = False
 
-    def poll(self, timeout_s: float) -> Record:
+    def opened(self, settings: dict[str, Any]) -> Kafka:
+        self.settings = settings
+        return self
+
+    def close(self) -> None:
+        self.closed = True
+
+    def assignment(self) -> list[TopicPartition]:
+        return [each for some in self.assigned for each in some]
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        places = [each.place for each in self.records]
+        return [
+            TopicPartition(
+                each.topic, each.partition,
+                max((offset + 1 for place, offset in places if place == (each.topic, each.partition)), default=-1001),
+            )
+            for each in partitions
+        ]  # fmt: skip
+
+    def poll(self, timeout_s: float) -> Record | None:
         del timeout_s
         self.meanwhile()
-        return self.records[0]
+        return self.records[0] if self.records else None
 
     def consume(self, count: int, timeout_s: float) -> list[Record]:
         assert timeout_s == 0, "it waits for the first record only"
@@ -65,9 +88,15 @@ class Kafka:
         self.unassigned.append(partitions)
 
 
+def client(*consumers: Kafka) -> KafkaClient:
+    """A client that opens these, one after the other."""
+    left = list(consumers)
+    return KafkaClient({}, "persistent://t/n/g", lambda settings: cast("Consumer", left.pop(0).opened(settings)))
+
+
 def session(kafka: Kafka) -> Session:
     found = Session(
-        "persistent://t/n/g", Subscription(("orders",)), [], None, cast("Consumer", kafka),
+        "persistent://t/n/g", Subscription(("orders",)), [], None, client(kafka),
         commit_interval_s=1.0, max_poll_interval_s=300.0, revoke_is_told=False,
     )  # fmt: skip
     follow(found, assigned=frozenset({A, B}))
@@ -132,6 +161,26 @@ def test_a_partition_that_went_and_came_back_meanwhile_is_fetched_anew() -> None
     kafka.meanwhile = lambda: None
     found.fetch(0.1)
     assert places(found) == [(B, 3), (A, 7), (B, 3)], "what was known then is not doubted later"
+
+
+def test_stranded_client_gives_way_to_one_that_goes_on_at_the_same_places() -> None:
+    """Of A it has read something, of B nothing yet."""
+    first, second = Kafka(Record(A, 7)), Kafka()
+    members = client(first, second)
+    members.assign({A, B})
+    assert [each.offset() for each in members.fetch(0.1)] == [7]
+    first.settings["stats_cb"]('{"brokers": {}}')
+    members.fetch(0.1)
+    assert not first.closed, "there was something to read"
+    read, first.records = first.records, []
+    first.position = Kafka(*read).position  # type: ignore[method-assign]
+    members.fetch(0.1)
+    assert first.closed
+    assert second.assigned == [[TopicPartition(*A, 8), TopicPartition(*B, OFFSET_STORED)]]
+    members.fetch(0.1)
+    members.unassign({A})
+    assert second.unassigned == [[TopicPartition(*A)]]
+    assert not second.closed
 
 
 # --- without a wait

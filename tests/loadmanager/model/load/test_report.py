@@ -55,6 +55,18 @@ def test_it_reports_at_once_when_the_broker_starts() -> None:
     assert decision.report.broker.in_rate_msg_s == 1000
 
 
+def test_a_hot_key_still_dominates_after_a_sample_in_which_the_process_stood_still() -> None:
+    bundle = BUNDLES[0]
+    busy, still = (BundleLoad(40, in_rate_msg_s=100, hottest_keys=(("t/n/a", 90.0),)), BundleLoad(40))
+    reporter = Reporter(B1, SETTINGS)
+    for second, load in enumerate((busy, busy, still)):
+        reporter.observe(sample({bundle: load}), 1000 * second)
+    mean = reporter.mean_of(bundle, still)
+    assert mean.hottest_keys == (("t/n/a", pytest.approx(60.0)),)
+    assert mean.hottest_keys[0][1] / mean.rate_msg_s == pytest.approx(0.9), "as in each sample with traffic"
+    assert reporter.mean_of(BUNDLES[1], busy) is busy, "not held"
+
+
 def test_a_report_that_was_not_written_is_due_again() -> None:
     reporter = Reporter(B1, SETTINGS)
     reporter.observe(sample(), 0)

@@ -53,6 +53,19 @@ def test_a_bundle_that_came_counts_in_full_at_once() -> None:
     assert came.mean_of(HOT).in_rate_msg_s == 60
 
 
+def test_keys_are_of_the_samples_of_their_bundle_and_never_exceed_it() -> None:
+    seconds = [(("a", 90.0), ("b", 10.0)), (("a", 80.0), ("c", 40.0)), (), (("a", float("nan")), ("b", -5.0))]
+    rates = [100.0, 120.0, 0.0, 20.0]
+    loads = [
+        {HOT: BundleLoad(in_rate_msg_s=rate, hottest_keys=keys)} for rate, keys in zip(rates, seconds, strict=True)
+    ]
+    figures = Figures(1.0, 1.0, 1.0, 1 << 30, 0.0, 0.0)
+    hot = window(*(Sample(0, figures, each) for each in loads))
+    assert hot.mean_of(HOT).rate_msg_s == pytest.approx(60.0)
+    assert dict(hot.hottest_keys_of(HOT)) == pytest.approx({"a": 42.5, "c": 10.0, "b": 2.5})
+    assert [name for name, _ in hot.hottest_keys_of(HOT)] == ["a", "c", "b"]
+
+
 def test_one_came_while_another_went() -> None:
     swapped = window(*[sample({HOT: 60, WARM: 20})] * 3, sample({COLD: 5, WARM: 20}))
     assert seen(swapped.means()) == pytest.approx((35.0, 25.0))
