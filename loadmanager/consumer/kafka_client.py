@@ -86,7 +86,8 @@ class KafkaClient:
         with self._turn:
             old, self._consumer = self._consumer, self._new_consumer(self._settings)
             assigned = [TopicPartition(each.topic, each.partition, OFFSET_STORED) for each in old.assignment()]
-            self._consumer.incremental_assign(reached(old, assigned))
+            if assigned:
+                self._consumer.incremental_assign(reached(old, assigned))
         old.close()
 
 

@@ -183,6 +183,14 @@ def test_stranded_client_gives_way_to_one_that_goes_on_at_the_same_places() -> N
     assert not second.closed
 
 
+def test_stranded_client_without_partitions_is_replaced_as_well() -> None:
+    first, second = Kafka(), Kafka()
+    members = client(first, second)
+    first.settings["stats_cb"]('{"brokers": {}}')
+    assert members.fetch(0.1) == []
+    assert (first.closed, second.assigned) == (True, [])
+
+
 # --- without a wait
 
 
