@@ -31,6 +31,15 @@ def prefix() -> str:
     return topic_prefix("kafka-audit")
 
 
+async def created(server: KafkaServer, topic: NewTopic) -> None:
+    """Return when the server shows it: it answers once the controller has it, and hears of it a moment later."""
+    client = AdminClient({"bootstrap.servers": server.address})
+    client.create_topics([topic])[topic.topic].result(30)
+    async with asyncio.timeout(30):
+        while topic.topic not in client.list_topics(timeout=30).topics:
+            await asyncio.sleep(0.05)
+
+
 def about(findings: list[Finding], subject: str) -> list[Finding]:
     return [finding for finding in findings if finding.subject == subject]
 
@@ -55,10 +64,9 @@ async def test_topics_that_a_broker_made_are_fine_and_so_are_those_not_made_yet(
 
 
 async def test_a_followed_topic_of_an_older_release_that_forgets_at_once_is_told(kafka_server, prefix):
-    admin = AdminClient({"bootstrap.servers": kafka_server.address})
     settings = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     name = prefix + LOADS.name
-    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+    await created(kafka_server, NewTopic(name, 1, 1, config=settings))
     findings = await audit_kafka(
         kafka_server.address, [LOADS], topic_prefix=prefix, development=True, compaction_lag_s=600.0
     )
@@ -68,10 +76,9 @@ async def test_a_followed_topic_of_an_older_release_that_forgets_at_once_is_told
 
 
 async def test_each_thing_that_is_wrong_has_its_finding(kafka_server, prefix):
-    admin = AdminClient({"bootstrap.servers": kafka_server.address})
     settings = {"cleanup.policy": "compact", "unclean.leader.election.enable": "true", "max.message.bytes": "1000"}
     name = f"{prefix}channel"
-    admin.create_topics([NewTopic(name, 3, 1, config=settings)])[name].result(30)
+    await created(kafka_server, NewTopic(name, 3, 1, config=settings))
     findings = await audit_kafka(kafka_server.address, [TopicSpec("channel", 4)], topic_prefix=prefix)
     found = {finding.found for finding in about(findings, f"kafka: topic {name}")}
     assert found >= {
