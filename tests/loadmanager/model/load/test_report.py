@@ -55,7 +55,7 @@ def test_it_reports_at_once_when_the_broker_starts() -> None:
     assert decision.report.broker.in_rate_msg_s == 1000
 
 
-def test_a_hot_key_still_dominates_after_a_sample_in_which_the_process_stood_still() -> None:
+def test_a_hot_key_still_dominates_after_a_sample_without_any_traffic() -> None:
     bundle = BUNDLES[0]
     busy, still = (BundleLoad(40, in_rate_msg_s=100, hottest_keys=(("t/n/a", 90.0),)), BundleLoad(40))
     reporter = Reporter(B1, SETTINGS)
