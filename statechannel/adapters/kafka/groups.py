@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec
 
-from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
+from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, is_forbidden, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
 from statechannel.adapters.kafka.group_commits import pulled_of
 from statechannel.adapters.kafka.looking import Look, Looking
@@ -26,6 +26,7 @@ from statechannel.errors import LogError, LogUnavailable
 
 BATCH = 10_000
 """Partitions in one request to the client, which sends one request to each leader for them."""
+OFFSETS_TOPIC = "__consumer_offsets"
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 
 ByPartition = Mapping[str, Mapping[int, int]]
@@ -64,8 +65,12 @@ class KafkaGroups:
             answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
             return await asyncio.to_thread(_by_topic, answer.topic_partitions or [])
 
-        # asking for an unknown group's offsets would make a new Kafka create its topic of offsets, and wait for it
-        return await self._asked(ask) if group in await self.groups() else None
+        if group in await self.groups():
+            return await self._asked(ask)
+        # a server that takes the group over lists it only later; a new Kafka that is asked for the offsets of a group
+        # would create their topic, and wait for it
+        found = await self._asked(ask) if await self._asked(self._keeps_offsets) else None
+        return found if found is not None and found[0] else None
 
     async def groups(self) -> frozenset[str]:
         """The names of all groups, of every protocol: with members, or with committed offsets."""
@@ -118,6 +123,15 @@ class KafkaGroups:
         Ends when `look` says so, or when all were shown; False if time ran out before, or a place could not be read.
         """
         return await asyncio.to_thread(lambda: Looking(self._connection, look, self._timeout_s).at(places))
+
+    async def _keeps_offsets(self) -> bool:
+        """Whether groups have committed offsets before; False if this user may not see that."""
+        try:
+            return await self._admin.describe(OFFSETS_TOPIC) is not None
+        except KafkaException as error:
+            if is_forbidden(error):
+                return False
+            raise
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
         async def asking() -> T:

@@ -107,6 +107,18 @@ async def test_a_plain_group_has_a_lag_with_its_age_and_nothing_else(world):
     assert (found.queues, found.uncommitted, found.unknown, found.undated, found.deleted) == (4, 1, 0, 0, 0)
 
 
+async def test_group_is_found_that_its_new_server_does_not_list_yet(world, server):
+    class TakingOver(KafkaGroups):
+        async def groups(self) -> frozenset[str]:
+            return frozenset()
+
+    topic = world.topic("orders", 1)
+    group = world.commit("billing", topic, {0: 7})
+    taken_over = TakingOver(server.address, request_timeout_s=WAIT_S)
+    assert await taken_over.committed(group) == ({topic: {0: 7}}, {})
+    assert await taken_over.committed(world.name("nobody")) is None
+
+
 async def test_ages_are_read_again_and_again_elsewhere(world):
     """With one consumer, that goes back as well."""
     topic = world.topic("orders", 2)
