@@ -21,7 +21,7 @@ NAMES = (
         "calm",
     ),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
-    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
+    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "first_answers", "replay"),
     *("batch", "batch_rows", "batch_pipeline", "allocate", "rebalance", "chaos", "heartbeats", "lag"),
 )
 

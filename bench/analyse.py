@@ -41,7 +41,7 @@ SIZES = "1000000,10000000,100000000"
 DAYS = 7
 COMPARED_UP_TO = 20_000_000
 """Rows; beyond, DuckDB is not asked, and nothing is done twice."""
-TIMES_DUCKDB = 4.0
+TIMES_DUCKDB = 2.0
 MOST_GB = 4.0
 NEEDED = sorted({name for analysis in ANALYSES.values() for name in analysis.needs})
 WORLD = "world.txt"

@@ -80,6 +80,11 @@ class BrokerProcess:
         except OSError:
             return False
 
+    def samples(self, name: str) -> list[float]:
+        """The values of a metric, one for each of its label sets."""
+        lines = self.ask("GET", "/metrics")[1].splitlines()
+        return [float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal and wait for the end."""
         if self.process.poll() is None:
@@ -121,23 +126,23 @@ def create_namespace(broker: BrokerProcess, namespace: str, bundles: int) -> Non
 
 def longest_turn_ms(broker: BrokerProcess) -> float:
     """The longest turn of its control loop in the last minute or two."""
-    return _metric(broker, "loadmanager_loop_longest_turn_seconds") * 1e3
+    return broker.samples("loadmanager_loop_longest_turn_seconds")[0] * 1e3
 
 
 def longest_own_turn_ms(broker: BrokerProcess) -> float:
     """The same without the time for which the machine gave the loop no processor."""
-    return _metric(broker, "loadmanager_loop_longest_own_turn_seconds") * 1e3
+    return broker.samples("loadmanager_loop_longest_own_turn_seconds")[0] * 1e3
 
 
 def late_turns(broker: BrokerProcess) -> int:
     """How many turns of its control loop took more than 20 ms since its start."""
     late = "loadmanager_loop_late_seconds"
-    return round(_metric(broker, f"{late}_count") - _metric(broker, f'{late}_bucket{{le="0.02"}}'))
+    return round(broker.samples(f"{late}_count")[0] - broker.samples(f'{late}_bucket{{le="0.02"}}')[0])
 
 
-def _metric(broker: BrokerProcess, sample: str) -> float:
-    lines = broker.ask("GET", "/metrics")[1].splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} "))
+def records_read(broker: BrokerProcess) -> int:
+    """How many records of the channel it has read since its start."""
+    return round(sum(broker.samples("loadmanager_channel_records_total")))
 
 
 def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
