@@ -2,13 +2,16 @@
 
 A line for each kind: how often tolerance was reached where it can be, how much more the plan's moves cost than the
 cheapest that do as well, and how often the certificate claimed too much: of plans without a limit, cut short by the
-budget, and by the number of moves. `PLAN_EXACT_SEEDS=N` in the environment: so many models of each kind.
+budget, and by the number of moves. In the environment: `PLAN_EXACT_SEEDS=N`, so many models of each kind;
+`PLAN_EXACT_SIZE=8x60`, of at most so many brokers and bundles; `PLAN_EXACT_S=60`, no further model of a kind after so
+many seconds.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -23,7 +26,9 @@ from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 
-SEEDS = 200
+SEEDS = int(os.environ.get("PLAN_EXACT_SEEDS", "200"))
+BROKERS, BUNDLES = map(int, os.environ.get("PLAN_EXACT_SIZE", "4x12").split("x"))
+LONGEST_S = float(os.environ.get("PLAN_EXACT_S", "inf"))
 WHOLE = Settings().model_copy(update={"balancing_budget": 100.0, "balancing_moves_per_round": 100_000})
 """More than any setting allows: nothing cuts a plan short."""
 BUDGET = Settings(balancing_budget=0.1)
@@ -53,13 +58,21 @@ class Compared(msgspec.Struct, frozen=True):
 def run(kind: str) -> None:
     """All figures of this bench; it needs no log, so `kind` doesn't matter."""
     del kind
-    seeds = range(int(os.environ.get("PLAN_EXACT_SEEDS", SEEDS)))
     everything: list[Compared] = []
     for name in KINDS:
-        found = [each for seed in seeds if (each := compared(instance(name, seed, brokers=4, bundles=12))) is not None]
+        found = list(_of(name))
         _emit(name, found)
         everything += found
     _emit("all kinds", everything)
+
+
+def _of(kind: str) -> Iterator[Compared]:
+    begin = time.monotonic()
+    for seed in range(SEEDS):
+        if time.monotonic() - begin > LONGEST_S:
+            return
+        if (found := compared(instance(kind, seed, brokers=BROKERS, bundles=BUNDLES))) is not None:
+            yield found
 
 
 def _emit(name: str, found: Iterable[Compared]) -> None:

@@ -33,6 +33,8 @@ from loadmanager.history.utc import DAY_US
 ROWS_A_GROUP, BYTES_A_GROUP = 100_000, 64 << 20
 """So many rows, or so many bytes of them, are kept until they become a row group of the file."""
 
+Arrow = Any
+"""A `pyarrow.Table`: pyarrow says nothing about its types."""
 Columns = Mapping[str, Any]
 """Arrow arrays of one length, by name."""
 
@@ -182,9 +184,14 @@ def _schema(table: str) -> Any:
     return pa.schema([field for field in whole if field.name not in cut])
 
 
+def arrow_of(table: str, columns: Columns) -> Arrow:
+    """Rows of a table with all its columns; those that are not given are null."""
+    return _fitting(to_arrow_schema(TABLES[table]), columns)
+
+
 def _fitting(schema: Any, columns: Columns) -> Any:
     """The columns in the schema's order and types. A time keeps its moment, whatever zone Spark gave it."""
-    rows = len(next(iter(columns.values())))
+    rows = len(next(iter(columns.values()), ()))
     arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 

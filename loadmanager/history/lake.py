@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -32,9 +32,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from loadmanager.errors import Conflict
-from loadmanager.history import layout
+from loadmanager.history import delta, layout
 from loadmanager.history.delta import check_format, opened
-from loadmanager.history.files import Columns, File, Files, check_shared, local_root
+from loadmanager.history.files import Arrow, Columns, File, Files, arrow_of, check_shared, local_root
 from loadmanager.history.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Lake:
         self.root = root.rstrip("/")
         self._checked = False
         self._prepared: set[str] = set()
+        self._filled: set[str] = set()
         self._handles: dict[str, DeltaTable] = {}
 
     def path(self, table: str) -> str:
@@ -111,7 +112,7 @@ class Lake:
 
     def exists(self, table: str) -> bool:
         """Whether the table has been made."""
-        return self._read(table) is not None
+        return (self._opened(table) if self.folder else self._read(table)) is not None
 
     def table(self, name: str, window: Window = ALWAYS) -> DataFrame:
         """The rows of a table, in a window by `at` (or `minute`), with all columns that this release knows.
@@ -120,14 +121,22 @@ class Lake:
         release wrote the lake in another format.
         """
         schema = TABLES[name]
-        found = self._read(name)
+        found = None if self._is_empty(name) else self._read(name)
         if found is None:
-            return self.spark.createDataFrame([], schema)
+            return _no_rows(self.spark, schema)
         rows = _with_columns_of(schema, found)
         time = next((column for column in ("at", "minute", "appended_at") if column in schema.names), None)
         if time is None or window == ALWAYS:
             return rows
         return window.cut(rows, time)
+
+    def arrow(self, table: str) -> Arrow:
+        """All rows of a small table, with all columns that this release knows; without Spark on this machine's disk."""
+        if not self.folder:
+            return self.table(table).toArrow()
+        found = self._opened(table)
+        there = None if found is None else found.to_pyarrow_table()
+        return arrow_of(table, {} if there is None else dict(zip(there.column_names, there.columns, strict=True)))
 
     def stored(self, table: str) -> StructType:
         """The columns as they are stored; none where the table does not exist yet."""
@@ -139,12 +148,23 @@ class Lake:
 
         Every writer calls this first. Raises Invalid for a lake that this release must not write.
         """
-        found = self._read(table)
-        if found is None:
-            layout.make(self.spark, self.path(table), table, TABLES[table])
+        schema, there = TABLES[table], self._columns(table)
+        if there is not None:
+            layout.widen(self.spark, self.path(table), there, table, schema)
+        elif self.folder:
+            folders, properties = layout.cut_by(table, schema), layout.properties(table, schema)
+            delta.make(self.place(table), layout.columns_of(schema), folders, properties)
         else:
-            layout.widen(self.spark, self.path(table), found.schema, table, TABLES[table])
+            layout.make(self.spark, self.path(table), table, schema)
         self._prepared.add(table)
+
+    def _columns(self, table: str) -> Mapping[str, str] | None:
+        """The columns of a table that is there."""
+        if self.folder:
+            found = self._opened(table)
+            return None if found is None else delta.columns_of(found)
+        rows = self._read(table)
+        return None if rows is None else layout.columns_of(rows.schema)
 
     def append(self, table: str, rows: DataFrame, once: Once, note: str = "") -> None:
         """Append `rows`, unless `once.writer` has appended a batch of this number or a higher one to this table.
@@ -195,7 +215,7 @@ class Lake:
                 actions, "append", handle.schema(), handle.metadata().partition_columns, commit_properties=once_only
             )
             # Hadoop's checksum of the file that a checkpoint by Spark left, and one by delta-rs has overwritten.
-            Path(place, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
+            Path(place, delta.LOG, "._last_checkpoint.crc").unlink(missing_ok=True)
         return True
 
     def noted(self, table: str, note: str) -> int | None:
@@ -250,6 +270,20 @@ class Lake:
     def _conflict(self, table: str) -> Conflict:
         return Conflict(f"another job writes table {table} of {self.root}: stop one of the two")
 
+    def _opened(self, table: str) -> DeltaTable | None:
+        """A table on this machine's disk. Raises as `opened`."""
+        return opened(self.place(table))
+
+    def _is_empty(self, table: str) -> bool:
+        """Whether a table on this machine's disk is known to have no rows: Spark need not be asked."""
+        if not self.folder or table in self._filled:
+            return False
+        found = self._opened(table)
+        if found is None or not found.file_uris():
+            return True
+        self._filled.add(table)
+        return False
+
     def _read(self, table: str) -> DataFrame | None:
         path = self.path(table)
         try:
@@ -266,6 +300,12 @@ class Lake:
                 check_format(path, layout.stored_properties(self.spark, path))
             self._checked = True
         return found
+
+
+def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Rows that Spark knows to be none, so that most questions about them need no job."""
+    none = (f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
+    return spark.range(0).where(f.lit(False)).select(*none)
 
 
 def _with_columns_of(schema: StructType, rows: DataFrame) -> DataFrame:

@@ -9,13 +9,13 @@ misreading it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from loadmanager.errors import Invalid
-from loadmanager.history.columns import FORMAT, FORMAT_PROPERTY
+from loadmanager.history.columns import FORMAT, FORMAT_PROPERTY, Columns
 from loadmanager.history.schemas import TABLES
 
 _SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "at", "minute")
@@ -57,22 +57,20 @@ def make(spark: SparkSession, path: str, table: str, schema: StructType) -> None
     given = ", ".join(f"'{key}' = '{value}'" for key, value in properties(table, schema).items())
     folders = ", ".join(cut_by(table, schema))
     cut = f"PARTITIONED BY ({folders})" if folders else ""
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {delta(path)} ({_listed(schema.fields)}) USING delta {cut} TBLPROPERTIES ({given})"
-    )
+    columns = _listed(columns_of(schema))
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {delta(path)} ({columns}) USING delta {cut} TBLPROPERTIES ({given})")
 
 
-def widen(spark: SparkSession, path: str, there: StructType, table: str, schema: StructType) -> None:
+def widen(spark: SparkSession, path: str, there: Columns, table: str, schema: StructType) -> None:
     """Add the columns that an older release did not know. Raises Invalid where a column is of another type."""
-    known = {field.name: field.dataType for field in there.fields}
-    for field in schema.fields:
-        kind = known.get(field.name, field.dataType)
-        if kind != field.dataType:
+    wanted = columns_of(schema)
+    for name, kind in wanted.items():
+        if (stored := there.get(name, kind)) != kind:
             raise Invalid(
-                f"column {field.name} of table {table} is {kind.simpleString()} in the lake and "
-                f"{field.dataType.simpleString()} in this release: use the release that wrote it, or another lake"
+                f"column {name} of table {table} is {stored} in the lake and {kind} in this release: "
+                "use the release that wrote it, or another lake"
             )
-    if missing := [field for field in schema.fields if field.name not in known]:
+    if missing := {name: kind for name, kind in wanted.items() if name not in there}:
         spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({_listed(missing)})")
 
 
@@ -87,6 +85,11 @@ def delta(path: str) -> str:
     return f"delta.`{path.replace('`', '``')}`"
 
 
-def _listed(fields: Iterable[StructField]) -> str:
+def columns_of(schema: StructType) -> Columns:
+    """A schema as `columns.py` writes it."""
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+
+def _listed(columns: Columns) -> str:
     """The columns as SQL. `StructType.toDDL` needs a session of this thread: with Spark Connect one thread has it."""
-    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())

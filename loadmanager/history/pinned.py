@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from loadmanager.history import layout
-from loadmanager.history.delta import opened
 from loadmanager.history.lake import Lake
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 class Pinned(Lake):
@@ -36,12 +39,19 @@ class Pinned(Lake):
 
     def _newest(self, table: str) -> int | None:
         if self.folder:
-            here = opened(self.place(table))
+            here = super()._opened(table)
             return None if here is None else here.version()
         if super()._read(table) is None:
             return None
         history = self.spark.sql(f"DESCRIBE HISTORY {layout.delta(self.path(table))} LIMIT 1")
         return int(history.select("version").collect()[0]["version"])
+
+    def _opened(self, table: str) -> DeltaTable | None:
+        version = self._version(table)
+        found = None if version is None else super()._opened(table)
+        if found is not None and version is not None:
+            found.load_as_version(version)
+        return found
 
     def _read(self, table: str) -> DataFrame | None:
         version = self._version(table)

@@ -14,7 +14,8 @@ BUNDLES_WORTH_A_RECORD = 20
 class ScheduleSettings(msgspec.Struct, frozen=True):
     """A snapshot is due by the replay that it saves, or after `interval_s` if there was any entry.
 
-    `records` bounds what a starting broker replays over all `partitions`, so each has an equal share of it.
+    `records` bounds what a starting broker replays over all `partitions`, so each has an equal share of it; where a
+    partition's bundles are worth more records (BUNDLES_WORTH_A_RECORD), these do.
     """
 
     records: int

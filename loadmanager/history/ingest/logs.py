@@ -58,13 +58,14 @@ class Logs:
 
 
 def _ids(lake: Lake) -> dict[str, str]:
-    rows = lake.table("progress").where(f.col("stage") == LOG).groupBy("topic")
-    return {row["topic"]: row["id"] for row in rows.agg(f.max_by("log_id", "batch").alias("id")).collect()}
+    rows = lake.arrow("progress")
+    names = ("stage", "batch", "topic", "log_id")
+    kept = sorted(zip(*(rows[name].to_pylist() for name in names), strict=True), key=lambda row: row[1])
+    return {topic: log_id for stage, _, topic, log_id in kept if stage == LOG}
 
 
 def _keep(lake: Lake, ids: Mapping[str, str]) -> None:
-    last = lake.table("progress").agg(f.max("batch")).collect()[0][0]  # of any stage: they all grow
-    number = 0 if last is None else last + 1
+    number = max(lake.arrow("progress")["batch"].to_pylist(), default=-1) + 1  # of any stage: they all grow
     values = [(LOG, number, topic, -1, 0, 0, None, log_id) for topic, log_id in ids.items()]
     lake.append("progress", lake.spark.createDataFrame(values, PROGRESS), Once(f"{WRITER}/{LOG}", number))
 

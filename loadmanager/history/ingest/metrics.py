@@ -15,11 +15,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from loadmanager.errors import Invalid
-from loadmanager.history.ingest.progress import SILVER
+from loadmanager.history.ingest.progress import totals
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS
 
@@ -99,9 +98,7 @@ def _offsets(value: Any) -> Offsets:
 
 
 def _topics(lake: Lake, behind: Mapping[str, int]) -> dict[str, Topic]:
-    rows = lake.table("progress").where(f.col("stage") == SILVER).groupBy("topic")
-    found = rows.agg(f.sum("rows").alias("records"), f.unix_micros(f.max("until")).alias("us")).collect()
-    return {row["topic"]: Topic(row["records"], row["us"] / 1e6, behind.get(row["topic"])) for row in found}
+    return {topic: Topic(records, us / 1e6, behind.get(topic)) for topic, (records, us) in totals(lake).items()}
 
 
 @contextmanager

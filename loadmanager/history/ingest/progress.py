@@ -91,24 +91,32 @@ def reached(lake: Lake, stage: str) -> Reached:
 
 
 def stages(lake: Lake) -> dict[str, Reached]:
-    """Where each stage is that has begun, in one read of the table. Collects one row per stage and partition."""
-    rows = lake.table("progress").where(f.col("stage") != LOG)
-    latest = rows.groupBy("stage", "topic", "partition").agg(*_last()).collect()
-    found: dict[str, Reached] = {}
-    for stage, topic, partition, batch, next_offset, until_us in latest:
-        mark = Mark(topic, partition, next_offset, 0, until_us)
-        before = found.get(stage, Reached())
-        found[stage] = before.after(max(before.batch, batch), [mark])
+    """Where each stage is that has begun, in one read of the table."""
+    batches: dict[str, int] = {}
+    latest: dict[str, dict[Partition, Mark]] = {}
+    for stage, batch, mark in _marks(lake):
+        batches[stage] = batch
+        latest.setdefault(stage, {})[mark.topic, mark.partition] = mark
+    return {stage: Reached().after(batches[stage], marks.values()) for stage, marks in latest.items()}
+
+
+def totals(lake: Lake) -> dict[str, tuple[int, int]]:
+    """Of each topic how many records silver has, and the latest `appended_at` among them, in microseconds."""
+    found: dict[str, tuple[int, int]] = {}
+    for stage, _, mark in _marks(lake):
+        if stage == SILVER:
+            rows, until_us = found.get(mark.topic, (0, mark.until_us))
+            found[mark.topic] = rows + mark.rows, max(until_us, mark.until_us)
     return found
 
 
-def _last() -> list[Column]:
-    """Of several rows of a stage and partition the one that counts."""
-    return [
-        f.max("batch").alias("batch"),
-        f.max_by("next_offset", "batch").alias("next_offset"),
-        f.unix_micros(f.max_by("until", "batch")).alias("until_us"),
-    ]
+def _marks(lake: Lake) -> list[tuple[str, int, Mark]]:
+    """Stage, batch and mark of each row of the table, but those of LOG, by batch."""
+    rows = lake.arrow("progress")
+    names = ("stage", "batch", "topic", "partition", "next_offset", "rows")
+    columns = [rows[name].to_pylist() for name in names] + [rows["until"].cast(pa.int64()).to_pylist()]
+    marks = [(stage, batch, Mark(*mark)) for stage, batch, *mark in zip(*columns, strict=True) if stage != LOG]
+    return sorted(marks, key=lambda row: row[1])
 
 
 def arrived(rows: DataFrame) -> list[Mark]:
@@ -146,12 +154,13 @@ def _join(lake: Lake, stage: str, batch: int) -> None:
 
     Rows that another stage appends meanwhile don't match the condition, and stay.
     """
-    old = lake.table("progress").where((f.col("stage") == stage) & (f.col("batch") <= batch))
-    days = old.groupBy("topic", "partition", utc.day_of(f.col("until")).alias("day"))
-    last = days.agg(*_last(), f.sum("rows").alias("rows")).select(
-        f.lit(stage), "batch", "topic", "partition", "next_offset", "rows", "until_us"
-    )
-    values = [tuple(row) for row in last.collect()]  # of rows that are read from what they replace none would be left
+    days: dict[tuple[str, int, int], tuple[int, Mark]] = {}
+    for each, number, mark in _marks(lake):
+        if each == stage and number <= batch:
+            key = mark.topic, mark.partition, mark.until_us // utc.DAY_US
+            rows = mark.rows + (days[key][1].rows if key in days else 0)
+            days[key] = number, msgspec.structs.replace(mark, rows=rows)
+    values = [(stage, number, m.topic, m.partition, m.next_offset, m.rows, m.until_us) for number, m in days.values()]
     lake.replace("progress", _rows(lake, values), f"stage = '{stage}' AND batch <= {batch}")
 
 

@@ -27,6 +27,8 @@ def reread(lake: Lake) -> int:
     """Move what this release can read from the quarantine to silver; returns the number of records."""
     _clear_channel(lake)
     newer = lake.table("quarantine").where((f.col("kind") == NEWER) & (f.col("topic") != CHANNEL_TOPIC))
+    if newer.isEmpty():  # as nearly always: decoding would start Python on the executors
+        return 0
     decoded = decoding.decode(newer.select(*RAW.names)).where(f.col("kind").isNull())
     decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from loadmanager.history.pinned import Pinned
 from loadmanager.history.schemas import TABLES
 from loadmanager_api.cli.load_history.answering import taken
 from loadmanager_api.cli.main import main
+from tests.history.ingest.material import records, write
 
 BEGIN = datetime(2030, 1, 28, 12, tzinfo=UTC)
 MADE = published.Provenance(job="test", at=BEGIN)
@@ -143,18 +146,12 @@ def test_an_empty_lake_says_what_to_run_first(lake: Lake):
     assert not Path(lake.root, published.FOLDER).exists()
 
 
-def apart(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`analyse` in a process of its own, with a JVM of its own."""
-    command = [
-        sys.executable,
-        "-c",
-        "from loadmanager_api.cli.main import main; main()",
-        "history",
-        "analyse",
-        "--lake",
-        lake.root,
-    ]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
+def apart(lake: Lake | Path, *arguments: str, job: str = "analyse") -> subprocess.CompletedProcess[str]:
+    """A job in a process of its own, with a JVM of its own."""
+    root = lake.root if isinstance(lake, Lake) else lake
+    program = [sys.executable, "-c", "from loadmanager_api.cli.main import main; main()"]
+    command = [*program, "history", job, "--lake", root, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
@@ -163,6 +160,14 @@ def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     assert run.stderr.splitlines() == [
         "Error: nothing is recorded in this lake yet: run `loadmanager history ingest` first"
     ]
+
+
+def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Path):
+    asyncio.run(write(tmp_path / "log.db", records(seed=1)))
+    for job, arguments in (("ingest", ["--log", f"sqlite:{tmp_path / 'log.db'}"]), ("analyse", []), ("report", [])):
+        run = apart(tmp_path / "lake", *arguments, job=job)
+        assert run.returncode == 0, run.stderr
+        assert all(re.match(r"\[\d+/\d+\] ", line) for line in run.stderr.splitlines()), run.stderr
 
 
 def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import Rows, table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
-from loadmanager_api.cli.load_history.rehearsing import show_reading, topics_of
+from loadmanager_api.cli.load_history.rehearsing import records_in, show_reading, topics_of
 from loadmanager_api.cli.load_history.running import check_lake, failing, installed, writing
 from loadmanager_api.cli.options import dry_run_option
 from loadmanager_api.cli.stores import opened_log, working
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from loadmanager.settings import Settings
 
 COLUMNS = ("topic", "records", "up to", "in quarantine")
+FEW = 200_000
+"""Records of a log that is read to its end before the JVM's second compiler has paid for itself."""
 USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
 """Of a channel that is not there yet, where the settings say nothing: as brokers create it."""
 
@@ -87,16 +90,16 @@ def ingest(
     if once and (metrics_port or trigger_s is not None or gold_s is not None):
         raise click.UsageError("--metrics-port, --trigger-s and --gold-s are for --follow")
     check_answers(settings)
+    with installed():
+        from loadmanager.history.sources import TOPICS
     if dry_run:
         check_lake(job, new=True)
-        with installed():
-            from loadmanager.history.sources import TOPICS
         written = [] if job.local is None else [job.local / name for name in ("tables", "checkpoints")]
         show_reading(job, topics_of(job, settings, TOPICS), written)
         return
     given = {"max_per_trigger": max_per_trigger, "trigger_s": trigger_s, "gold_s": gold_s}
     given |= {"metrics": f"{metrics_host}:{metrics_port}" if metrics_port else None}
-    with writing(job, new=True) as lake:
+    with writing(job, new=True, brief=once and _has_few(settings, TOPICS)) as lake:
         known = {name: value for name, value in given.items() if value is not None}
         source, options = _asked(settings, {"load_ttl_s": _ttl_s(lake, settings), **known})
         _run(lake, source, options, once=once)
@@ -104,6 +107,13 @@ def ingest(
             _made_anew(lake, ttl_s)
         rows = _reached(lake)
     table(job, rows, COLUMNS, rows, empty="there was nothing to ingest")
+
+
+def _has_few(settings: Settings, topics: Iterable[str]) -> bool:
+    """Whether the log is short. Where it does not say, the job says why."""
+    with suppress(Failed, NotNow):
+        return records_in(settings, topics) <= FEW
+    return False
 
 
 def _asked(settings: Settings, given: dict[str, Any]) -> tuple[Source, Options]:
@@ -183,12 +193,11 @@ def _ending(stop: threading.Event) -> Generator[None]:
 
 def _reached(lake: Lake) -> Rows:
     """How far the lake is with each topic."""
-    from pyspark.sql import functions as f
+    from loadmanager.history.ingest.progress import totals
+    from loadmanager.history.utc import time_of
 
-    from loadmanager.history.ingest.progress import SILVER
-    from loadmanager_api.cli.load_history.answering import taken
-
-    quarantined = lake.table("quarantine").groupBy("topic").agg(f.count("*").alias("in quarantine"))
-    rows = lake.table("progress").where(f.col("stage") == SILVER).groupBy("topic")
-    rows = rows.agg(f.sum("rows").alias("records"), f.max("until").alias("up to")).join(quarantined, "topic", "left")
-    return taken(rows.na.fill(0).orderBy("topic"), 100)[0]
+    bad = {row["topic"]: row["count"] for row in lake.table("quarantine").groupBy("topic").count().collect()}
+    return [
+        {"topic": topic, "records": records, "up to": time_of(us), "in quarantine": bad.get(topic, 0)}
+        for topic, (records, us) in sorted(totals(lake).items())
+    ]

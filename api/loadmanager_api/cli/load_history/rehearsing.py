@@ -82,6 +82,11 @@ def topics_of(job: Job, settings: Settings, names: Iterable[str]) -> Rows:
     return [_topic_of(name, *edges, known) for name, edges in working(_edges(settings, names)).items()]
 
 
+def records_in(settings: Settings, names: Iterable[str]) -> int:
+    """How many records the log has of these topics. Raises Failed, NotNow."""
+    return sum(sum(ends) - sum(begins) for begins, ends in working(_edges(settings, names)).values())
+
+
 async def _edges(settings: Settings, names: Iterable[str]) -> dict[str, tuple[Sequence[int], Sequence[int]]]:
     from loadmanager.history.sources import TOPICS, available, source_of
     from statechannel.ports import TopicSpec

@@ -69,22 +69,25 @@ def installed() -> Generator[None]:
 
 
 @contextmanager
-def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
-    """The lake, in a session. Raises Failed; a missing lake is an error only without `new`."""
+def opened(job: Job, *, new: bool = False, brief: bool = True) -> Generator[Lake]:
+    """The lake, in a session; `brief` if the job is short on a small lake. Raises Failed; a missing lake is an error
+    only without `new`.
+    """
     check_lake(job, new=new)
     with installed():
+        from loadmanager.history.columns import TABLES
         from loadmanager.history.lake import Lake
-    with failing(), _session(job, brief=not new and _small(job)) as spark:
+    with failing(), _session(job, brief=brief and _small(job)) as spark:
         lake = Lake(spark, job.lake if job.local is None else str(job.local.absolute()))
-        if job.local is None and not new and not lake.exists("bronze"):
+        if job.local is None and not new and not any(map(lake.exists, TABLES)):
             raise Failed(_missing(job))
         yield lake
 
 
 @contextmanager
-def writing(job: Job, *, new: bool = False) -> Generator[Lake]:
+def writing(job: Job, *, new: bool = False, brief: bool = True) -> Generator[Lake]:
     """As `opened`, for a job that writes: it says so if nothing keeps its commits apart from those of another one."""
-    with opened(job, new=new) as lake:
+    with opened(job, new=new, brief=brief) as lake:
         if not lake.keeps_writers_apart:
             from loadmanager.history.lake import ALONE
 
