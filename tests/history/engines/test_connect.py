@@ -57,7 +57,6 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     written(lopsided(40)).save(lake)
     advance(lake, SILVER, 0, [Mark(topic, 0, 1, 1, 0) for topic in (BROKERS_TOPIC, BUNDLES_TOPIC)])
     refresh_gold(lake, TTL_S)
-    lake.prepare("bronze")  # as an ingest does: through a server it tells that a lake is there
     return lake
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 class Elsewhere(Lake):
     """A lake that only Spark writes to."""
 
-    folder = ""
+    @cached_property
+    def folder(self) -> str:
+        return ""
 
 
 def made(path: Path, table: str) -> None:
