@@ -164,7 +164,7 @@ def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
 
 def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Path):
     asyncio.run(write(tmp_path / "log.db", records(seed=1)))
-    ours = re.compile(r"\[\d+/\d+\] \w+, [\d.]+ s|published: ")
+    ours = re.compile(r"\[\d+/\d+\] [\w ]+, [\d.]+ s|published: ")
     for job, arguments in (("ingest", ["--log", f"sqlite:{tmp_path / 'log.db'}"]), ("analyse", []), ("report", [])):
         run = apart(tmp_path / "lake", *arguments, job=job)
         assert run.returncode == 0, run.stderr
