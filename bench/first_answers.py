@@ -40,9 +40,10 @@ def run(kind: str) -> None:
             pass
         _measure(lake, COMMANDS | {"sql": ("sql", QUESTION)}, (), "")
         with _serving(lake) as url:
+            there = ("--remote", url, "--publish", f"{lake}/published")
             for command in COMMANDS.values():
-                _seconds(lake, command, ("--remote", url))
-            _measure(lake, COMMANDS, ("--remote", url), ", a session kept by history serve")
+                _seconds(lake, command, there)
+            _measure(lake, COMMANDS, there, ", a session kept by history serve")
 
 
 def _ingests(directory: Path) -> None:

@@ -1,7 +1,8 @@
 """An archive of the classes that Spark's JVM loads (AppCDS): with it a command answers some three seconds earlier.
 
 `loadmanager history jars` calls `make()`, which takes half a minute, and 190 MB beside the jars; sessions on this
-machine call `options()`. An archive is for one class path and one Java; for others `make` replaces it.
+machine call `options()`. An archive is for one Java and for the very jars that it was made of: the JVM ignores it where
+one of them was installed again. Each environment has its own, and `make` keeps the latest few.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from loadmanager.history import jars
 TRAINING = "loadmanager.history.training"
 """The program that does some work and ends, which this module does not import."""
 TIMEOUT_S = 300
+KEPT = 3
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """The JVM tells on standard output of each class that it can't archive, and of an archive that it doesn't take."""
 
@@ -48,7 +49,8 @@ def make() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         part.unlink(missing_ok=True)
         return False
-    for old in set(file.parent.glob("*.jsa")) - {file}:
+    by_age = sorted(file.parent.glob("*.jsa"), key=lambda each: each.stat().st_mtime, reverse=True)
+    for old in by_age[KEPT:]:
         old.unlink(missing_ok=True)
     return True
 
@@ -57,8 +59,9 @@ def _file() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
     spark = find_spec("pyspark")
-    if spark is None or not java.is_file():
+    if spark is None or spark.origin is None or not java.is_file():
         return None
-    known = java.resolve().stat()
-    about = (str(java.resolve()), known.st_mtime_ns, known.st_size, spark.origin, version("pyspark"), class_path())
+    own = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
+    made_of = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in (java, *own, *jars.needed())]
+    about = (str(java.resolve()), spark.origin, made_of)
     return jars.folder() / f"classes-{hashlib.sha256(repr(about).encode()).hexdigest()[:16]}.jsa"

@@ -69,6 +69,18 @@ def test_a_java_that_makes_none_leaves_the_former_one_and_is_no_error(java: Path
     assert [*own_jars.glob("classes-*")] == [former]
 
 
+def test_the_latest_few_stay_for_other_environments(own_jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age in range(archive.KEPT + 1):
+        former = own_jars / f"classes-{age}.jsa"
+        former.touch()
+        os.utime(former, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
+    assert archive.make()
+    names = {each.name for each in own_jars.glob("*.jsa")}
+    assert len(names) == archive.KEPT
+    assert {"classes-0.jsa", "classes-1.jsa"} < names
+
+
 def test_it_is_of_one_java_and_of_one_place(own_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = archive._file()
     assert file is not None
@@ -82,5 +94,11 @@ def test_it_is_of_one_java_and_of_one_place(own_jars: Path, tmp_path: Path, monk
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert archive.options() == ""
     monkeypatch.delenv("JAVA_HOME")
+    assert archive.options() != ""
+    jar = jars.needed()[0]
+    content = jar.read_bytes()
+    jar.unlink()
+    jar.write_bytes(content)
+    assert archive.options() == "", "a jar was installed again: the JVM would not take the archive"
     monkeypatch.setenv("PATH", os.devnull)
     assert archive.options() == "", "there is no Java"
