@@ -77,7 +77,8 @@ def job(
 )
 def test_a_job_through_connect_answers_as_one_without(server, recorded, tmp_path, here, command, more, results):
     results = results or [f"analyses/{name}" for name in more[1::2]]
-    ended(job(tmp_path / "log", command, server, recorded.root, tmp_path / "there", *more), tmp_path / "log")
+    said = ended(job(tmp_path / "log", command, server, recorded.root, tmp_path / "there", *more), tmp_path / "log")
+    assert "Warning" not in said
     here(tmp_path / "here", command, "--lake", recorded.root, *more)
     for name in results:
         one, other = (published.read(tmp_path / place, name) for place in ("there", "here"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -143,6 +144,7 @@ def _session(job: Job, *, brief: bool = False) -> Generator[SparkSession]:
         raise Failed(JAVA)
     if job.remote:
         check_server(job.remote)
+        warnings.filterwarnings("ignore", "WARN WindowExpression")  # elsewhere the JVM says that, to its log
     if job.master:
         check_master(job.master)
     active = SparkSession.getActiveSession()
