@@ -69,12 +69,16 @@ def test_a_java_that_makes_none_leaves_the_former_one_and_is_no_error(java: Path
     assert [*own_jars.glob("classes-*")] == [former]
 
 
-def test_the_latest_few_stay_for_other_environments(own_jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_few_stay_for_other_environments(
+    own_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for age in range(archive.KEPT + 1):
         former = own_jars / f"classes-{age}.jsa"
         former.touch()
         os.utime(former, (1e9 - age, 1e9 - age))
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
+    (tmp_path / "touching.py").write_text("import pathlib, sys; pathlib.Path(sys.argv[1]).touch()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(archive, "TRAINING", "touching")
     assert archive.make()
     names = {each.name for each in own_jars.glob("*.jsa")}
     assert len(names) == archive.KEPT
