@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = changed() if which == "changed" else set(GUARDED)
     names = {item: _names(item) for item in items}
     kept = [item for item in items if (which != "only" if not names[item] else names[item] & chosen)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    chosen_items = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen_items])
     items[:] = kept
 
 
