@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from stack.jars import STACK_DIR, StackError, classpath, java
+from stack.jars import STACK_DIR, classpath, java
 from stack.process import Identity
+from stack.programs import StackError
 from stack.servers import STOP_TIMEOUT_S, JavaServer, KafkaServer, ZooKeeperServer
 
 RUN_FILE = STACK_DIR / "run.json"

@@ -11,15 +11,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stack.programs import StackError, install, program
+
 ROOT = Path(__file__).resolve().parent.parent
 STACK_DIR = ROOT / ".stack"
 POM = Path(__file__).with_name("pom.xml")
 OLDEST_JAVA = 17
 DOWNLOAD_TIMEOUT_S = 600
-
-
-class StackError(RuntimeError):
-    """Something this machine lacks, or a server that does not come up; the message says what to do."""
 
 
 def classpath(server: str) -> str:
@@ -38,21 +36,16 @@ def classpath(server: str) -> str:
 
 def java() -> str:
     """The path of a Java that is new enough. Raises StackError."""
-    path = shutil.which("java")
-    if path is None:
-        raise StackError(_install("java is missing"))
+    path = program("java")
     banner = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', banner)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        raise StackError(_install(f"{path} is older than {OLDEST_JAVA}"))
+        raise StackError(f"{path} is older than {OLDEST_JAVA}; on Debian: {install('java')}")
     return path
 
 
 def _download(server: str, target: Path) -> None:
-    mvn = shutil.which("mvn")
-    if mvn is None:
-        raise StackError(_install("mvn is missing"))
-    command = [mvn, "-q", "-B", "-f", str(POM), "-P", server, "dependency:copy-dependencies"]
+    command = [program("mvn"), "-q", "-B", "-f", str(POM), "-P", server, "dependency:copy-dependencies"]
     run = subprocess.run(
         [*command, f"-DoutputDirectory={target}"],
         stdout=subprocess.PIPE,
@@ -63,10 +56,6 @@ def _download(server: str, target: Path) -> None:
     )
     if run.returncode != 0:
         raise StackError(f"Maven could not bring the jars of {server}:\n{run.stdout[-2000:]}")
-
-
-def _install(what: str) -> str:
-    return f"{what}: install a JDK {OLDEST_JAVA}+ and Maven (Debian: apt-get install openjdk-17-jdk-headless maven)"
 
 
 @contextmanager

@@ -7,13 +7,12 @@ The key is made anew for each server; its certificate is its own authority, and 
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack.jars import StackError
+from stack.programs import StackError, program
 
 SASL = "SASL"
 TLS = "TLS"
@@ -81,12 +80,13 @@ class Security:
         return self.directory / "keystore.p12"
 
     def _keytool(self, *arguments: str) -> None:
-        keytool = shutil.which("keytool")
-        if keytool is None:
-            raise StackError("keytool is missing: it comes with the JDK that runs Kafka; put it on the PATH")
         store = ["-keystore", str(self._keystore), "-storetype", "PKCS12", "-storepass", KEY_PASSWORD, "-alias", "key"]
         run = subprocess.run(
-            [keytool, *arguments, *store], capture_output=True, text=True, check=False, timeout=KEYTOOL_TIMEOUT_S
+            [program("keytool"), *arguments, *store],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=KEYTOOL_TIMEOUT_S,
         )
         if run.returncode != 0:
             raise StackError(f"keytool made no key in {self.directory}:\n{(run.stdout + run.stderr)[-2000:]}")

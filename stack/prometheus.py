@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -13,18 +12,10 @@ from urllib.request import urlopen
 
 import yaml
 
-from stack.jars import StackError
+from stack.programs import StackError, program
 from stack.servers import Server
 
 ASK_TIMEOUT_S = 30.0
-
-
-def program(name: str) -> str:
-    """Where `prometheus` or `promtool` is. Raises StackError."""
-    found = shutil.which(name)
-    if found is None:
-        raise StackError(f"{name} is missing; on Debian: apt-get install --no-install-recommends prometheus")
-    return found
 
 
 def promtool(*arguments: str) -> str:

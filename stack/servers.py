@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from stack.jars import StackError, classpath, java
+from stack.jars import classpath, java
 from stack.kafka_security import PROTOCOLS, Security
 from stack.process import POLL_S, Child, Identity
+from stack.programs import StackError
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)

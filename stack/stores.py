@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack.jars import StackError
+from stack.programs import StackError, install, program
 from stack.servers import HOST, START_TIMEOUT_S, Server
 
 
@@ -21,15 +21,8 @@ def _other_than_root(user: str) -> str | None:
     try:
         return pwd.getpwnam(user).pw_name
     except KeyError:
-        raise StackError(f"there is no user {user}; on Debian: apt-get install postgresql redis-server") from None
-
-
-def _program(name: str, package: str, *places: Path) -> str:
-    """The newest of the places, or what is on the PATH. Raises StackError."""
-    found = next((str(place) for place in places if place.exists()), None) or shutil.which(name)
-    if found is None:
-        raise StackError(f"{name} is missing; on Debian: apt-get install {package}")
-    return found
+        needed = install("postgres", "redis-server")
+        raise StackError(f"there is no user {user}; on Debian: {needed}") from None
 
 
 class PackagedServer(Server):
@@ -60,7 +53,7 @@ class PostgresServer(PackagedServer):
         super()._prepare()
         if (self.data_dir / "data" / "PG_VERSION").exists():
             return
-        command = [_postgres("initdb"), "-D", str(self.data_dir / "data"), "-U", "postgres", "-A", "trust"]
+        command = [program("initdb"), "-D", str(self.data_dir / "data"), "-U", "postgres", "-A", "trust"]
         run = subprocess.run(
             [*command, "-E", "UTF8", "--locale=C", "--no-sync"],
             capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S, cwd=self.data_dir,
@@ -78,7 +71,7 @@ class PostgresServer(PackagedServer):
             "max_connections": 200,
         }
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return [_postgres("postgres"), "-D", str(self.data_dir / "data"), *given]
+        return [program("postgres"), "-D", str(self.data_dir / "data"), *given]
 
     def _ask(self, connection: socket.socket) -> bool:
         greeting = (3 << 16).to_bytes(4) + b"user\0postgres\0database\0postgres\0\0"
@@ -102,14 +95,8 @@ class RedisServer(PackagedServer):
     def _command(self) -> Sequence[str]:
         settings = {"bind": HOST, "port": self.port, "dir": self.data_dir, "save": "", "appendonly": "no"}
         given = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        return [_program("redis-server", "redis-server"), *given]
+        return [program("redis-server"), *given]
 
     def _ask(self, connection: socket.socket) -> bool:
         connection.sendall(b"PING\r\n")
         return connection.recv(5) == b"+PONG"
-
-
-def _postgres(name: str) -> str:
-    """A program of PostgreSQL, of the newest version: Debian keeps them off the PATH."""
-    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: -int(path.parts[-3]))
-    return _program(name, "postgresql", *places)

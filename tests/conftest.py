@@ -7,7 +7,7 @@ import tempfile
 
 from hypothesis import settings
 
-pytest_plugins = ("tests.servers", "tests.guarded")
+pytest_plugins = ("tests.servers", "tests.tiers")
 
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="loadmanager-config-")
 """Empty: the contexts of whoever runs the tests name clusters of theirs. Programs in Go and browsers write there."""

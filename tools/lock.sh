@@ -12,7 +12,10 @@ compile() {
   "$tool/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
     --no-emit-package loadmanager "$@" pyproject.toml
 }
+echo "uv==0.13.9" | "$tool/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-annotate -o requirements/uv.lock - # installs the others in a third of the time that pip takes
 compile --extra all "$@" -o requirements/runtime.lock
 compile --extra dev -c requirements/runtime.lock "$@" -o requirements/dev.lock
+compile --extra test --extra style -c requirements/dev.lock "$@" -o requirements/light.lock
 compile --extra history --extra kafka -c requirements/dev.lock "$@" -o requirements/history.lock # the jobs' image
 compile --extra test --resolution lowest-direct -o requirements/lowest.lock

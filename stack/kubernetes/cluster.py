@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from stack import helm
-from stack.jars import StackError
 from stack.kubernetes.control_plane import (
     ApiServer,
     Certificates,
@@ -27,6 +26,7 @@ from stack.kubernetes.kubelet.agent import Orders
 from stack.kubernetes.kubelet.images import CHECKOUT
 from stack.kubernetes.programs import built
 from stack.process import Child
+from stack.programs import StackError
 from stack.servers import Server
 
 NODES = {"node-a": "zone-a", "node-b": "zone-b", "node-c": "zone-c"}

@@ -21,7 +21,7 @@ from tests.api.conftest import cluster
 
 __all__ = ["cluster", "guarded"]
 
-pytestmark = pytest.mark.guards("clients")
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 TYPES = ("-o", "schema.d.ts", "--default-non-nullable", "false")

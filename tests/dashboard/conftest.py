@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, async_playwright, expect
 
@@ -19,6 +17,7 @@ from loadmanager.history import published
 from loadmanager.history.published import Published
 from loadmanager.history.report.page import Made, made
 from loadmanager.model.policies.model import AccessRole
+from stack.programs import program
 from statechannel.law.bundle import Bundle
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import Cluster, cluster
@@ -122,9 +121,7 @@ async def windows(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Windows]:
 @asynccontextmanager
 async def launched(folder: Path) -> AsyncIterator[Browser]:
     """A headless Chromium whose files are in the folder."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail("chromium is missing; on Debian: apt-get install chromium")
+    chromium = program("chromium")
     async with async_playwright() as playwright:
         home: dict[str, str | float | bool] = {
             **os.environ,

@@ -11,7 +11,7 @@ from tests.api.access.issuing import Issuer, jwks
 from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Windows, as_role, assign_all
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 ACTED = """async ([method, path, body]) => {
   const headers = {Authorization: `Bearer ${sessionStorage.getItem("loadmanager.token")}`, "Content-Type": "application/json"};

@@ -20,7 +20,8 @@ from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Window, Windows, as_role, assign_all, launched
 
 pytestmark = [
-    pytest.mark.guards("dashboard"),
+    pytest.mark.slow,
+    pytest.mark.chromium,
     pytest.mark.xdist_group("dashboard"),
     pytest.mark.asyncio(loop_scope="module"),
 ]

@@ -12,7 +12,7 @@ from playwright.async_api import expect
 from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Window, Windows, assign_all
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 OWN_FILES = ("/dashboard/", "/openapi.json")
 VIEWS = ("overview", "bundles", "decisions", "plans", "policies", "channel", "history", "audit", "api")

@@ -15,7 +15,7 @@ from tests.api.access.issuing import Issuer, jwks
 from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Windows, as_role, assign_all
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 SILENCE_MS = 26_000
 

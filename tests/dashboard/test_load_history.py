@@ -14,7 +14,7 @@ from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Me
 from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Windows, publish_week
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 PICTURES = ["heat map", "imbalance", "transfers", "gaps", "replay", "forecast", "capacity"]
 

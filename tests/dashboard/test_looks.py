@@ -14,7 +14,7 @@ from tests.api.conftest import Cluster
 from tests.api.test_advised_plans import wish
 from tests.dashboard.conftest import DESKTOP, PHONE, Windows, assign_all, publish_week
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 DRAWN = "() => new Promise((told) => requestAnimationFrame(() => requestAnimationFrame(told)))"
 WIDTHS = (1280, 1024, 768, 390)

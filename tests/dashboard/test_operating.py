@@ -14,7 +14,7 @@ from tests.api.conftest import WAIT_S, Cluster
 from tests.api.test_policies import ONLY_RULES
 from tests.dashboard.conftest import Windows, assign_all
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 FOLLOWS_WITHIN_S = 1.0
 

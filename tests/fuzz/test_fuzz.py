@@ -30,7 +30,7 @@ NOBODY_ASKS = ("--exclude-checks=ignored_auth", "--generation-with-security-para
 LEAVING = ("/admin/v2/brokers/shutdown", "/v1/brokers/{broker}/drain")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
-pytestmark = [pytest.mark.guards("fuzz"), pytest.mark.timeout(0)]
+pytestmark = [pytest.mark.release, pytest.mark.timeout(0)]
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ OPERATORS = {
 }
 """Kinds of others, whose schemas we do not have."""
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 
 # --- what is rendered

@@ -22,7 +22,7 @@ from stack.helm import built
 from stack.servers import free_port
 from tests.helm.dockerfiles import CLEAN, DOCKERFILES, IMAGES, LABELS, ROOT, Built, broken_rules, carry_out, stages
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_800), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_800), pytest.mark.xdist_group("helm")]
 
 GOOD = f"""
 FROM python:3.12-slim AS build
@@ -147,7 +147,7 @@ def components(image: Built) -> dict[str, Any]:
     return {each["name"]: each for each in document["components"]}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_jobs_of_the_image_ingest_a_log(broker: Built, tmp_path: Path):
     image = carry_out(IMAGES / "spark.Dockerfile", tmp_path / "spark")
     assert {"delta-spark_2.13", "kafka-clients", "pyspark", "pyarrow"} <= components(image).keys()

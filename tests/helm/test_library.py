@@ -12,7 +12,7 @@ import pytest
 
 from tests.helm.rendering import RENDERED, ROOT, broker_of, documents, helm, of_kind, rendered
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 
 @pytest.fixture(scope="module")

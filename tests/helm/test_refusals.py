@@ -8,7 +8,7 @@ import pytest
 
 from tests.helm.rendering import CHART, template
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 PRODUCTION = ("-f", "examples/production.yaml")
 SIDECAR = ("-f", "examples/sidecar.yaml")

@@ -16,7 +16,7 @@ import pytest
 from stack.helm import built
 from tests.helm.rendering import EXAMPLES, containers, of_kind, pods, rendered
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 PERFECT = 10
 OTHERWISE = {

@@ -9,7 +9,7 @@ import pytest
 from loadmanager_api.cli.main import main
 from tests.helm.rendering import broker_of, of_example, of_kind
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from statechannel.adapters.kafka.clients import check_client_settings
 from statechannel.adapters.kafka.topics import TopicPolicy, _new_settings
 from tests.helm.rendering import containers, of_example, of_kind, pods
 
-pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.guards("history"))
+            item.add_marker(pytest.mark.slow)
             if not any(item.get_closest_marker(mark) for mark in ("kafka", "zookeeper", "xdist_group")):
                 item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
             if item.get_closest_marker("timeout") is None:

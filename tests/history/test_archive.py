@@ -46,7 +46,7 @@ def own_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return jars.folder()
 
 
-@pytest.mark.guards("history")
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_session_loads_its_classes_from_the_archive(tmp_path: Path) -> None:
     assert archive.make()

@@ -36,7 +36,7 @@ PARTITIONS = 3
 WITHIN_S = 240.0
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.release,
     pytest.mark.kafka,
     pytest.mark.zookeeper,
     pytest.mark.timeout(1200),

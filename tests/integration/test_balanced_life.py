@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.zookeeper,
     pytest.mark.timeout(900),
-    pytest.mark.guards("integration"),
+    pytest.mark.slow,
 ]
 
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.zookeeper,
     pytest.mark.timeout(1_200),
-    pytest.mark.guards("integration"),
+    pytest.mark.slow,
 ]
 
 PREPARE = f"""

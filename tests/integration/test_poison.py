@@ -47,7 +47,7 @@ class Supervisor:
                     await process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
     tmp_path: Path,
 ):

@@ -14,7 +14,7 @@ from stack.kubernetes.cluster import Cluster
 from stack.kubernetes.programs import KUBERNETES
 from tests.kubernetes.release import CHART, NAME, Release, wait_for
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 EXAMPLES = sorted((CHART.parent / "examples").glob("*.yaml"))
 OPERATORS = {
     "ServiceMonitor": "servicemonitors.monitoring.coreos.com/v1",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kubernetes.release import NAME, Release, wait_for
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 
 
 def waiting(release: Release) -> list[dict[str, Any]]:

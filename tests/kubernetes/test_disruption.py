@@ -9,7 +9,7 @@ import pytest
 
 from tests.kubernetes.release import BUNDLES, NAME, TRAFFIC, Release, assert_clean, wait_for
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 
 
 def drain(release: Release, node: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from stack.kubernetes.cluster import NODES
 from tests.kubernetes.release import NAME, Release, wait_for
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 
 
 def test_a_release_is_installed_tested_and_taken_away(release: Release):

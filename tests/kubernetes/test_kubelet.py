@@ -8,7 +8,7 @@ import pytest
 
 from tests.kubernetes.release import Release, wait_for
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 LOGS = "trap 'echo term >>/all/log; exit 0' TERM; echo {name} >>/all/log; while :; do sleep 0.1; done"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kubernetes.release import NAME, Release, assert_clean
 
-pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
 
 
 def ready_since(pod: dict[str, Any]) -> str:

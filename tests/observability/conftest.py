@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,16 @@ from stack.prometheus import PrometheusServer
 from tests.observability.rules import quick
 
 WAIT_S = 120
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # the tiers read the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a real Prometheus wait for many scrapes."""
+    for item in items:
+        if HERE in item.path.parents and {"prometheus", "let_in"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.prometheus)
 
 
 FOUND = {"files": ["targets.json"], "refresh_interval": "1s"}

@@ -58,7 +58,7 @@ def test_each_panel_shows_documented_metrics() -> None:
             assert f"`{name}`" in page, name
 
 
-@pytest.mark.guards("observability")
+@pytest.mark.slow
 def test_the_dashboard_has_grafanas_schema(tmp_path: Path) -> None:
     for package, folder in zip(PACKAGES, ("grafana", "typescript"), strict=True):
         pack = ["pack", "--silent", package]

@@ -18,8 +18,6 @@ from tests.faults import Cut, proxy_to
 from tests.observability.conftest import Scraping, group, until
 from tests.observability.real import ended, ends, fires, run, scraped
 
-pytestmark = [pytest.mark.guards("observability")]
-
 PROXY = "PROXY"
 ROOT = re.compile(r"^agreed: root +(\w+)$", re.MULTILINE)
 START_S, PAUSE_S = 3.0, 2.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from loadmanager import Broker
 from stack.servers import free_port
 from statechannel.law.transitions import State
@@ -14,8 +12,6 @@ from tests.integration.poisoned import SETTINGS
 from tests.integration.test_poison import NAMESPACE, Supervisor, bundle_of, look_up
 from tests.observability.conftest import Scraping, group, until, up
 from tests.observability.real import ended, fires, run
-
-pytestmark = [pytest.mark.guards("observability")]
 
 BROKERS = 8
 """The more there are, the sooner it is no chance that all died that had the bundle."""

@@ -16,8 +16,6 @@ from tests.installed import install
 from tests.observability.conftest import Scraping, until
 from tests.observability.real import away_from, ended, ends, fires, run, scraped
 
-pytestmark = [pytest.mark.guards("observability")]
-
 RETURNS = 8
 """More than ten moves back within the time that the short rules look at."""
 

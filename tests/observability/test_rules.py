@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -13,6 +14,8 @@ from loadmanager_api.cli.main import main
 from stack.prometheus import promtool
 from tests.observability.cases import CASES, MINUTES
 from tests.observability.rules import ROOT, RULES, alerts, quick
+
+pytestmark = pytest.mark.prometheus
 
 
 def judged(alert: str, series: list[dict[str, str]], *, fires: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from aiohttp import web
 from stack import jars
 from tests.api.conftest import Cluster
 
-pytestmark = [pytest.mark.guards("pulsar"), pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.release, pytest.mark.timeout(1_200)]
 
 RECORDED = Path(__file__).with_name("recorded.json")
 COMMAND_TIMEOUT_S = 120.0

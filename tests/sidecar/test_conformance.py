@@ -111,14 +111,15 @@ def failed(results: Sequence[Result]) -> tuple[str, ...]:
     return tuple(result.name for result in results if result.outcome is Outcome.FAILED)
 
 
-@pytest.mark.guards("sidecar")
+@pytest.mark.slow
 async def test_correct_service_passes_every_check() -> None:
     results = await tried(reference(""))
     assert not [result for result in results if result.outcome is not Outcome.PASSED]
     assert [result.name for result in results] == [check.name for check in CHECKS]
 
 
-@pytest.mark.guards("sidecar")
+@pytest.mark.release
+@pytest.mark.go
 @pytest.mark.postgresql
 @pytest.mark.parametrize("language", sorted(SERVICES))
 async def test_example_services_pass_every_check(
@@ -132,7 +133,7 @@ async def test_example_services_pass_every_check(
     assert {name for name, why in skipped.items() if "does not offer" not in why} == {"release-waits"}
 
 
-@pytest.mark.guards("sidecar")
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, len(FOUND_BY), GROUP), ids=lambda first: f"{list(FOUND_BY)[first]}…")
 async def test_bugs_are_found_by_the_checks_that_name_them(first: int) -> None:

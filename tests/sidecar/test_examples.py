@@ -26,7 +26,8 @@ pytestmark = [
     pytest.mark.zookeeper,
     pytest.mark.postgresql,
     pytest.mark.timeout(600),
-    pytest.mark.guards("sidecar"),
+    pytest.mark.release,
+    pytest.mark.go,
 ]
 
 

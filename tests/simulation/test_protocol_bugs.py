@@ -84,7 +84,7 @@ def first_caught(name: str, fault_profile: dict[str, int], seeds: int) -> Report
     return None
 
 
-@pytest.mark.guards("simulation")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_protocol_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault_profile, told = CAUGHT[name]
@@ -100,7 +100,7 @@ def test_no_bug_is_left_out() -> None:
     assert {bug.__module__ for bug in BUGS.values()} >= {snapshot_bugs.__name__}
 
 
-@pytest.mark.guards("simulation")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault_profile", [INTRUDER, ECHOES, ORPHANS, TWINS, MOVES, AGES, HAND_OFFS, {"stutter": 1, "lookup": 1}]
 )

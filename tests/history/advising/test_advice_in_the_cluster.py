@@ -51,7 +51,7 @@ LOWER = 0.8
 LIVELY = Replaying(window_s=WINDOW_S, objective=Objective(moved=0.1 / 600, gap=0.01 / 600), parallelism=2)
 """Seconds of this cluster are as much as minutes of another: moves pay within them."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.release, pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
 
 def settings_of(kafka: KafkaServer, zookeeper: ZooKeeperServer) -> dict[str, object]:

@@ -26,7 +26,7 @@ from tests.history.replay.written import written
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.guards("history"),
+    pytest.mark.slow,
     pytest.mark.xdist_group("tests/history/engines/test_connect.py"),  # one server for all of them
     pytest.mark.timeout(900),
 ]
@@ -93,7 +93,7 @@ def test_a_report_through_connect_has_its_page_and_pictures(server, recorded, tm
     assert "heat-map" in published.pictures(tmp_path / "there")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_ingest_through_connect_has_the_same_tables(server, spark, tmp_path):
     log, lake, whole = tmp_path / "log.db", tmp_path / "lake", Lake(spark, str(tmp_path / "whole"))
     asyncio.run(material.write(log, material.records(5, reports=20, steps=20)))

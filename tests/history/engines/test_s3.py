@@ -74,7 +74,8 @@ def ingest(store: S3Server, log: Path, root: str, said: Path, point: str = "") -
     return started([*LOADMANAGER, "ingest", *given, *conf], said, {VARIABLE: point} if point else {})
 
 
-@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.go
 def test_an_ingest_that_is_killed_has_the_tables_of_one_that_was_not(store, spark, log, undisturbed, tmp_path, here):
     root, said = "s3a://lakes/killed", tmp_path / "said"
     for point in POINTS:

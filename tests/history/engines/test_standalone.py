@@ -28,7 +28,7 @@ from tests.history.replay.written import written
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.guards("history"),
+    pytest.mark.slow,
     pytest.mark.xdist_group("tests/history/engines/test_standalone.py"),  # one cluster for all of them
     pytest.mark.timeout(900),
 ]

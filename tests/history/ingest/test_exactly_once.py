@@ -143,7 +143,7 @@ def test_a_topic_that_was_made_anew_is_refused(spark, lake, tmp_path):
         Batches(lake.root, plan(tmp_path), "two")(later, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_in_earnest_between_files_and_commit_and_anywhere(spark, tmp_path):
     log, root = tmp_path / "log.db", tmp_path / "killed"
     asyncio.run(material.write(log, material.records(SEED)))

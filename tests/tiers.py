@@ -1,0 +1,131 @@
+"""The three tiers of the suite, and what happens where a machine lacks a program that a test needs.
+
+A test without one of the marks `slow` and `release` is fast: `make test` runs it, and it fails if it takes more than
+`CPU_LIMIT_S`. `make test-all` runs the `slow` tests too; `make test-release` runs the `release` tests. Tests whose
+programs are missing are skipped: the header names the programs and the command that installs them, and the last lines
+count the tests. In CI (`CI=true`) a missing program is an error, and so is each skip that `ALLOWED_SKIPS` does not
+name.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Generator
+
+import pytest
+
+from stack.programs import find, install
+
+CPU_LIMIT_S = 2.0
+"""CPU time of the body of a fast test, the processes that it waited for included."""
+
+PROGRAMS = {
+    "kafka": ("java", "mvn"),
+    "zookeeper": ("java", "mvn"),
+    "spark": ("java", "mvn"),
+    "postgresql": ("postgres",),
+    "redis": ("redis-server",),
+    "chromium": ("chromium",),
+    "prometheus": ("prometheus", "promtool"),
+    "go": ("go",),
+}
+"""The programs that the tests with a mark need."""
+
+DEADLINE = "LANDING_DEADLINE"
+"""The environment variable with the time, in seconds of the epoch, after which no slow or release test starts."""
+NO_TIME = "no time was left"
+ALLOWED_SKIPS = (
+    "permissions do not bind the superuser",
+    "a setting has no parts",
+    NO_TIME,
+)
+"""Reasons for which a test may be skipped in CI."""
+
+MISSING = "missing program: "
+_SKIPS = Counter[str]()
+"""How many tests were skipped, by reason."""
+
+
+def missing(mark: str) -> list[str]:
+    """The programs that this machine lacks for the tests with a mark."""
+    return [name for name in PROGRAMS[mark] if find(name) is None]
+
+
+def pytest_configure() -> None:
+    lacking = sorted({name for mark in PROGRAMS for name in missing(mark)})
+    if lacking and os.environ.get("CI"):
+        raise pytest.UsageError(f"missing: {', '.join(lacking)}; {install(*lacking)}")
+
+
+def pytest_report_header() -> list[str]:
+    lacking = sorted({name for mark in PROGRAMS for name in missing(mark)})
+    if not lacking:
+        return []
+    return [f"missing, and the tests that need them are skipped: {', '.join(lacking)}", f"  {install(*lacking)}"]
+
+
+@pytest.hookimpl(trylast=True)  # other plugins add marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lacking = {mark: names for mark in PROGRAMS if (names := missing(mark))}
+    for item in items:
+        names = sorted({name for mark, names in lacking.items() if item.get_closest_marker(mark) for name in names})
+        if names:
+            item.add_marker(pytest.mark.skip(reason=MISSING + ", ".join(names)))
+
+
+def pytest_collection_finish() -> None:
+    """Keep thousands of collected tests out of later garbage collections, each of which would walk all of them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not _is_fast(item) and time.time() > float(os.environ.get(DEADLINE, "inf")):
+        pytest.skip(NO_TIME)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    before = _cpu_s()
+    yield
+    took_s = _cpu_s() - before
+    if took_s > CPU_LIMIT_S and _is_fast(item):
+        pytest.fail(f"took {took_s:.1f} s of CPU: make it cheaper, or mark it with pytest.mark.slow", pytrace=False)
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    return not any(map(item.get_closest_marker, ("slow", "release")))
+
+
+def _cpu_s() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _SKIPS[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK and _forbidden():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason, count in sorted(_SKIPS.items()):
+        if reason.startswith(MISSING):
+            terminalreporter.write_line(f"skipped, {reason}: {count} tests")
+    if os.environ.get("CI"):
+        for reason in _forbidden():
+            terminalreporter.write_line(f"FAILED: in CI no test may be skipped for this reason: {reason}", red=True)
+
+
+def _forbidden() -> list[str]:
+    return sorted(reason for reason in _SKIPS if not reason.startswith(ALLOWED_SKIPS))
