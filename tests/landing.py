@@ -201,24 +201,20 @@ class Outcomes:
             terminalreporter.write_line(f"owed: {file}, {self._left[file]} tests, {since}")
 
 
-class Collected:
-    """A plugin that lists the files with slow or release tests."""
-
-    def __init__(self) -> None:
-        self.files = list[str]()
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.files = sorted({item.nodeid.partition("::")[0] for item in session.items})
+def collected() -> list[str]:
+    """The files with slow or release tests. Raises SystemExit, with pytest's status and output, if it fails."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "--no-header", "-m", TIERS]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.stdout.write(run.stdout + run.stderr)
+        raise SystemExit(run.returncode)
+    return re.findall(r"^(tests/.*\.py): \d+$", run.stdout, re.MULTILINE)
 
 
 def main(arguments: list[str]) -> int:
     os.environ[DEADLINE] = str(float(os.environ.get(BEGAN) or time.time()) + TIME_S)
-    collected = Collected()
-    status = pytest.main(["--collect-only", "-qqq", "--no-header", "--no-summary", "-m", TIERS], [collected])
-    if status != pytest.ExitCode.OK:
-        return status
     record, sources = read_record(RECORD), Sources(ROOT)
-    digests = {file: sources.digest(file) for file in collected.files}
+    digests = {file: sources.digest(file) for file in collected()}
     due = in_order([file for file in digests if record.get(file, Entry()).digest != digests[file]], record)
     if not due:
         return 0

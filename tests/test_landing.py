@@ -23,12 +23,13 @@ scripts = {loadmanager = "loadmanager_api.cli:main"}
 [project.entry-points."loadmanager.endpoints"]
 http = "loadmanager_api.server:attach"
 [tool.pytest.ini_options]
-addopts = "-p tests.tiers -m 'not slow and not release'"
+addopts = "-p xdist -p tests.tiers -p no:cacheprovider -m 'not slow and not release'"
 markers = ["slow: s", "release: r", "kafka: k"]
 pythonpath = ["."]
 """
 TREE = {
     "pyproject.toml": PROJECT,
+    ".gitignore": "__pycache__\n",
     "loadmanager/__init__.py": "",
     "loadmanager/core.py": "def decide():\n    from loadmanager import rules\n",
     "loadmanager/rules.py": "",
@@ -129,9 +130,9 @@ def land(checkout: Path, began: float | None = None) -> tuple[int, str]:
     """Run the program in a checkout; returns its exit status and what it prints."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI"))}
     run = subprocess.run(
-        [sys.executable, "-m", "tests.landing", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "tests.landing"],
         cwd=checkout, capture_output=True, text=True, check=False, timeout=100,
-        env={**environment, "WORKERS": "0", BEGAN: str(began or time.time()), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**environment, "WORKERS": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", BEGAN: str(began or time.time())},
     )  # fmt: skip
     return run.returncode, run.stdout + run.stderr
 

@@ -4,7 +4,7 @@ A test without one of the marks `slow` and `release` is fast: `make test` runs i
 `CPU_LIMIT_S`. `make test-all` runs the `slow` tests too; `make test-release` runs the `release` tests. Tests whose
 programs are missing are skipped: the header names the programs and the command that installs them, and the last lines
 count the tests. In CI (`CI=true`) a missing program is an error, and so is each skip that `ALLOWED_SKIPS` does not
-name.
+name. PYTEST_DONT_REWRITE: tests/landing.py imports this module before pytest does.
 """
 
 from __future__ import annotations
