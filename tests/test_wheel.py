@@ -35,7 +35,7 @@ EXTRAS = {"api", "planner", "kafka", "zookeeper", "all", "otel", "postgresql", "
 TIMEOUT_S = 300.0
 READY, READY_S = " is ready: ", 60.0
 
-pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(2 * TIMEOUT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(2 * TIMEOUT_S)]
 
 SERVICE = """
 async def test_it_fails_over(loadmanager_cluster):

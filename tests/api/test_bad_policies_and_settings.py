@@ -44,6 +44,7 @@ BAD: list[tuple[int, str, str, bytes]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_is_bad_is_refused_in_words_and_changes_nothing(cluster: Cluster) -> None:
     assert (1 << 20) - 100 < len(WIDE) <= 1 << 20
     await cluster.start()

@@ -122,6 +122,7 @@ async def test_a_log_that_does_not_answer_hides_nothing_else(cluster: Cluster, t
     assert "the file was removed" in (await loadmanager(cluster, "channel", "status")).stdout
 
 
+@pytest.mark.slow
 async def test_the_status_page(cluster: Cluster) -> None:
     await cluster.start(2, snapshot_records=3)
     await cluster.create("t/n")

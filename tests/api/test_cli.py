@@ -85,6 +85,7 @@ async def test_a_topic_with_slashes_and_blanks_in_its_name_is_one_topic(cluster:
     assert cluster.owner(bundle) is None
 
 
+@pytest.mark.slow
 async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 8)
@@ -261,6 +262,7 @@ async def end_of(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, errors.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "here") as process:
@@ -274,6 +276,7 @@ async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: 
         assert "leaving: this broker held no bundle" in errors
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import time\n"
@@ -300,6 +303,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert (await end_of(process))[0] == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
         "import time\n"
@@ -325,6 +329,7 @@ async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_pa
         assert (await end_of(process))[0] == 0
 
 
+@pytest.mark.slow
 async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -334,6 +339,7 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
     assert errors.strip().splitlines() == [f"Error: cannot listen on {address}: Address already in use"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "says", "arguments"),
     [
@@ -383,6 +389,7 @@ async def test_what_keeps_a_broker_from_starting_is_said_clearly(
     assert code == 2 or errors.strip().splitlines()[-1].startswith("Error: ")
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tmp_path: Path) -> None:
     """Another program may have the port; then its address is in the message, which tells as much."""
     async with broker_process(tmp_path) as process:
@@ -394,6 +401,7 @@ async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tm
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "arguments"),
     [
@@ -417,6 +425,7 @@ async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
     assert "Connection refused" in line
 
 
+@pytest.mark.slow
 async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "one") as process:
         await ready_name(process)
@@ -429,6 +438,7 @@ async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(
         "import sys\n"

@@ -172,6 +172,7 @@ async def process(cluster: Cluster, *arguments: str, **streams: Any) -> AsyncIte
         await asyncio.wait_for(started.communicate(), WAIT_S)
 
 
+@pytest.mark.slow
 async def test_a_watched_list_is_printed_when_it_changes_and_ends_cleanly(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
@@ -243,6 +244,7 @@ async def on_a_terminal(
         os.close(theirs)
 
 
+@pytest.mark.slow
 async def test_a_watched_list_fits_on_the_screen(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 16)
@@ -260,6 +262,7 @@ async def test_a_watched_list_fits_on_the_screen(cluster: Cluster) -> None:
 # --- confirmation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "exists"), [(b"n\n", True), (b"y\n", False)])
 async def test_a_terminal_is_asked_before_something_hurts(cluster: Cluster, answer: bytes, exists: bool) -> None:
     await cluster.start()
@@ -272,6 +275,7 @@ async def test_a_terminal_is_asked_before_something_hurts(cluster: Cluster, answ
     assert ("t/n" in cluster.brokers[0].node.channel.table.namespaces()) is exists
 
 
+@pytest.mark.slow
 async def test_yes_answers_before_a_terminal_asks(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
@@ -283,6 +287,7 @@ async def test_yes_answers_before_a_terminal_asks(cluster: Cluster) -> None:
 # --- dry runs
 
 
+@pytest.mark.slow
 async def test_a_dry_run_changes_nothing_and_says_what_it_would_send(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 2)
@@ -341,6 +346,7 @@ async def test_a_dry_run_is_refused_where_the_broker_would_refuse(cluster: Clust
         assert (result.exit_code, says in result.stderr) == (1, True), (arguments, result.output)
 
 
+@pytest.mark.slow
 async def test_a_dry_run_of_a_policy_is_the_brokers_own(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 2)

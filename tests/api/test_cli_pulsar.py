@@ -110,6 +110,7 @@ GROUPS = (
 )
 
 
+@pytest.mark.slow
 async def test_what_was_typed_for_pulsar_does_the_same_here(cluster: Cluster) -> None:
     await cluster.start(3, cluster="peer", split=False, merge=False)
     wrong: list[str] = []
@@ -132,6 +133,7 @@ async def test_what_was_typed_for_pulsar_does_the_same_here(cluster: Cluster) ->
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 async def test_topics_are_created_listed_and_looked_up_by_partition(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 8)

@@ -124,6 +124,7 @@ async def terminal(commands: Path, environment: dict[str, str]) -> AsyncIterator
         os.close(ours)
 
 
+@pytest.mark.slow
 async def test_bash_completes_commands_subcommands_and_options(commands: Path):
     offered = await asyncio.gather(
         *(tab(commands, f"loadmanager {line}") for line in ("", "broker", "namespaces cr", "brokers drain --f")),
@@ -136,6 +137,7 @@ async def test_bash_completes_commands_subcommands_and_options(commands: Path):
     assert offered[5] == [], "no broker answers, and nothing is said about it"
 
 
+@pytest.mark.slow
 async def test_bash_completes_names_that_the_cluster_knows(cluster: Cluster, commands: Path):
     await cluster.start(2)
     await cluster.create("shop/carts", 2)
@@ -167,6 +169,7 @@ async def test_bash_completes_names_that_the_cluster_knows(cluster: Cluster, com
     ]
 
 
+@pytest.mark.slow
 async def test_a_line_on_a_terminal_is_completed_in_its_place(cluster: Cluster, commands: Path):
     await cluster.start()
     environment = {"LOADMANAGER_ADMIN_URL": cluster.brokers[0].url}

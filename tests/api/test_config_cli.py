@@ -10,6 +10,7 @@ from tests.api.conftest import Cluster
 from tests.api.test_cli import as_json, loadmanager
 
 
+@pytest.mark.slow
 async def test_a_setting_is_set_shown_and_left_to_each_broker_again(cluster: Cluster) -> None:
     await cluster.start(2)
     said = await loadmanager(cluster, "config", "set", "balancing_budget", "0.1", "--reason", "a quiet night")

@@ -165,6 +165,7 @@ ELSEWHERE = {
 """What other tests provoke, and what cannot be provoked by a request alone."""
 
 
+@pytest.mark.slow
 async def test_every_route_answers_what_it_declares_whatever_it_is_asked(cluster: Cluster) -> None:
     """`Cluster.ask` compares each answer with the document."""
     await cluster.start(2)

@@ -230,6 +230,7 @@ async def test_a_second_cancellation_while_closing_skips_no_step(
     assert listening.fileno() == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["fastapi", "jwt"])
 def test_a_package_that_is_loaded_late_is_missed_at_the_start(package: str):
     script = f"""

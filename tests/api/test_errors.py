@@ -71,6 +71,7 @@ async def test_errors_of_the_inside_do_not_show_it(
     assert "Traceback" not in json.dumps(body)
 
 
+@pytest.mark.slow
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
     cluster: Cluster, refused: Refused
 ) -> None:

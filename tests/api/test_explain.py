@@ -162,6 +162,7 @@ def _taken(decision_id: str):
     return taken
 
 
+@pytest.mark.slow
 async def test_a_past_moment_is_explained_by_the_policies_of_then(balancing: Asked):
     bundle = str(balancing.cluster.bundles()[0])
     await balancing.moved()
@@ -264,6 +265,7 @@ async def test_rounds_that_are_switched_off_say_so(asked: Asked):
 # --- the command line
 
 
+@pytest.mark.slow
 async def test_the_commands_say_what_the_routes_say(balancing: Asked):
     record, move = await balancing.moved()
     for arguments, expected in [
@@ -295,6 +297,7 @@ async def test_wrong_usage_is_told(balancing: Asked):
         assert result.exit_code == 2, (arguments, result.output)
 
 
+@pytest.mark.slow
 async def test_without_any_broker_the_log_alone_explains(tmp_path: Path):
     log = f"sqlite:{tmp_path}/cluster.db"
     async with (

@@ -167,6 +167,7 @@ async def test_strategy_and_mode_change_while_members_read(world: World) -> None
     assert (found["strategy"], found["mode"]) == ("AVG", "client")
 
 
+@pytest.mark.slow
 async def test_settings_may_come_before_the_first_member(world: World) -> None:
     early = f"/v1/groups/{NAMESPACE}/early"
     assert (await world.ask("PATCH", early, json={"strategy": "WEIGHTED_STICKY"}))[0] == 204
@@ -291,6 +292,7 @@ async def test_kafkas_own_members_keep_the_offsets(world: World) -> None:
     assert (status, "has other members" in problem["detail"]) == (409, True)
 
 
+@pytest.mark.slow
 async def test_the_commands_look_and_change(world: World) -> None:
     described = await world.cli("describe", GROUP)
     assert described.exit_code == 0, described.output

@@ -131,6 +131,7 @@ async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first:
     raw.close()
 
 
+@pytest.mark.slow
 async def test_flood_of_connections_leaves_room_for_health_checks(cluster: Cluster) -> None:
     await cluster.start(http_connections=16)
     flood = [await connected(cluster) for _ in range(100)]
@@ -238,6 +239,7 @@ def opened_by(there: psutil.Process) -> list[str]:
     return [link for link in links if link == "/dev/zero"]
 
 
+@pytest.mark.slow
 async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordination(tmp_path: Path) -> None:
     descriptors = 128
     kept = int(descriptors * OWN_SHARE) // 2
@@ -267,6 +269,7 @@ async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordinatio
     await asyncio.sleep(0)  # the connections end
 
 
+@pytest.mark.slow
 async def test_what_the_process_itself_opens_is_taken_from_clients(tmp_path: Path) -> None:
     descriptors, bundles = 256, 8
     kept = int(descriptors * OWN_SHARE) // 2
@@ -311,6 +314,7 @@ async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Clu
         await cluster.until(lambda: not is_served(client))
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_takes_are_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNSENT_AT_MOST_BYTES", 0)  # what the kernel leaves of an answer may be little
     await cluster.start(http_send_timeout_s=2.0)

@@ -118,6 +118,7 @@ async def test_a_folder_that_is_empty_or_missing_is_an_empty_history(
     assert "run the job" in (await refused(404, "GET", "/v1/history/report"))["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

@@ -229,6 +229,7 @@ def test_a_kafka_that_does_not_answer_is_told_before_anything_starts(tmp_path: P
     assert [path.name for path in tmp_path.rglob("*")] == ["lake", "tables"]
 
 
+@pytest.mark.slow
 def test_a_spark_server_that_does_not_answer_is_told_at_once(tmp_path: Path):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
@@ -238,6 +239,7 @@ def test_a_spark_server_that_does_not_answer_is_told_at_once(tmp_path: Path):
     assert run.stderr == f"Error: no Spark Connect server answers at {remote}: Connection refused\n"
 
 
+@pytest.mark.slow
 def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
@@ -247,6 +249,7 @@ def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
     assert run.stderr == f"Error: no Spark master answers at {master}: Connection refused\n"
 
 
+@pytest.mark.slow
 def test_yarn_needs_its_configuration(lake: str):
     run = apart("analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)")
     assert (run.returncode, "set HADOOP_CONF_DIR" in run.stderr) == (2, True)
@@ -260,12 +263,14 @@ def test_every_master_that_spark_knows_may_be_named(master: str):
     assert MASTER.fullmatch(master)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", ["sc://h:port", "sc://h:99999999"])
 def test_a_port_that_is_none_is_wrong_use(tmp_path: Path, remote: str):
     run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
     assert (run.returncode, "write sc://host:port" in run.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
 def test_an_address_that_is_no_log_is_told_before_anything_starts(lake: str, command: str):
     run = apart(command, "--lake", lake, "--log", "nonsense", *PROPOSE.get(command, []))
@@ -273,6 +278,7 @@ def test_an_address_that_is_no_log_is_told_before_anything_starts(lake: str, com
     assert (run.returncode, run.stderr) == (1, says)
 
 
+@pytest.mark.slow
 def test_an_analysis_that_there_is_not_is_told_before_anything_starts(lake: str):
     run = apart("analyse", "--lake", lake, "--analysis", "horoscope")
     assert (run.returncode, len(run.stderr.splitlines())) == (1, 1)
@@ -301,11 +307,13 @@ def test_without_the_extra_it_says_which(lake: str):
     assert (run.returncode, "pip install 'loadmanager[history]'" in run.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_without_jars_it_says_which_command_brings_them(lake: str, tmp_path: Path):
     run = apart("analyse", "--lake", lake, LOADMANAGER_HISTORY_JARS=str(tmp_path / "empty"))
     assert (run.returncode, "run `loadmanager history jars` once" in run.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_without_java_it_says_what_to_install(lake: str, tmp_path: Path):
     run = apart("analyse", "--lake", lake, before="import os; os.environ.pop('JAVA_HOME', None)", PATH=str(tmp_path))
     assert (run.returncode, "install a JDK 17" in run.stderr) == (1, True)

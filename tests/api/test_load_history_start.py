@@ -38,6 +38,7 @@ def test_a_job_that_is_refused_early_loads_nothing_heavy(tmp_path: Path):
     assert (run.returncode, run.stdout.strip()) == (1, "HEAVY []")
 
 
+@pytest.mark.slow
 def test_a_broker_that_serves_the_history_loads_nothing_heavy(tmp_path: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

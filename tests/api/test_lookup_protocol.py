@@ -177,6 +177,7 @@ async def test_a_request_that_comes_in_pieces_is_one_request(cluster: Cluster, p
     connection.writer.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_nothing_does_not_fill_the_memory(cluster: Cluster, passed_on: list[str]) -> None:
     """Once the write buffer is full its requests wait in line, and then are not even read."""
     await cluster.start()

@@ -275,6 +275,7 @@ async def test_lookups_answer_503_before_the_channel_has_been_read(cluster: Clus
     assert (await cluster.ask("GET", PATH + "a"))[0] == 200
 
 
+@pytest.mark.slow
 async def test_every_answer_of_the_fast_path_is_what_the_table_says(cluster: Cluster) -> None:
     """Lookups while everything moves: each names a broker that held the bundle since the lookup was asked."""
     await cluster.start(2)

@@ -7,6 +7,8 @@ import shlex
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from loadmanager.errors import Conflict
 from statechannel.law.bundle import Bundle
 from tests.api.conftest import Broker, Cluster
@@ -76,6 +78,7 @@ async def balanced_by(cluster: Cluster, strategy: str, placement: str, bundles: 
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_managers_take_turns_and_no_lookup_fails(cluster: Cluster) -> None:
     bundles = await lopsided(cluster, balancing=False, **SETTINGS)
     failed, asked = [], 0

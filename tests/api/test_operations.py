@@ -176,6 +176,7 @@ async def test_any_broker_cancels(cluster: Cluster, refused: Refused) -> None:
     assert audit["entries"][0]["status"] == 499
 
 
+@pytest.mark.slow
 async def test_an_operation_of_a_dead_broker_is_lost_and_not_repeated(cluster: Cluster, refused: Refused) -> None:
     bundle, _ = await one_owner(cluster)
     cluster.brokers[0].host.gate.clear()

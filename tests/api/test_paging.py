@@ -130,6 +130,7 @@ def test_every_list_that_may_be_long_has_pages() -> None:
             assert {"cursor", "limit"} <= names, each.path
 
 
+@pytest.mark.slow
 async def test_following_the_links_gives_every_entry_once(filled: Cluster) -> None:
     await filled.ask("PUT", "/v1/config/balancing_interval_s", json={"value": 3_000})  # no more rounds
     await filled.until(lambda: all(broker.node.settings.balancing_interval_s == 3_000 for broker in filled.brokers))
@@ -155,6 +156,7 @@ async def test_what_is_no_cursor_is_refused(cluster: Cluster, refused: Refused) 
         assert "no cursor of this list" in (await refused(400, "GET", path_of(template) + query))["detail"], template
 
 
+@pytest.mark.slow
 async def test_lists_are_filtered(filled: Cluster) -> None:
     async def count(path: str) -> int:
         return len(entries((await filled.ask("GET", path))[1]))

@@ -63,6 +63,7 @@ async def until_plan(cluster: Cluster, plan_id: str, state: str) -> None:
     await cluster.until(known)
 
 
+@pytest.mark.slow
 async def test_a_plan_is_proposed_approved_run_verified_and_undone_at_any_broker(cluster: Cluster) -> None:
     bundles = await lopsided(cluster, balancing_review=True, balancing_budget=1.0)
     plan = await open_plan(cluster)
@@ -132,6 +133,7 @@ async def test_balancing_status_tells_what_the_last_round_decided_at_every_broke
     assert re.search(r"^paused +nothing$", shown.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 async def test_a_pause_is_kept_with_who_and_why_and_ended_by_resume(cluster: Cluster) -> None:
     await lopsided(cluster, balancing=False)
     told = await loadmanager(cluster, "pause", "--reason", "upgrade", "--author", "ann")
@@ -163,6 +165,7 @@ async def policies_known(cluster: Cluster) -> None:
         await broker.node.policies.documents.catch_up()
 
 
+@pytest.mark.slow
 async def test_a_broker_is_emptied_in_waves_and_the_command_waits_for_it(cluster: Cluster) -> None:
     bundles = await lopsided(cluster, 2, 5, balancing=False)
     first, second = (broker.name for broker in cluster.brokers)
@@ -174,6 +177,7 @@ async def test_a_broker_is_emptied_in_waves_and_the_command_waits_for_it(cluster
     assert (again.exit_code, "there is nothing to move" in again.output) == (1, True)
 
 
+@pytest.mark.slow
 async def test_what_failed_of_an_unload_is_listed_and_makes_it_fail(cluster: Cluster) -> None:
     bundles = await lopsided(cluster, 2, 2, balancing=False, in_flight_timeout_s=5.0)
     cluster.brokers[1].host.gate.clear()  # it never gets ready

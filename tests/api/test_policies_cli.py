@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from loadmanager.model.policies.model import BundlePolicy
 from statechannel.law.bundle import Bundle
 from tests.api.conftest import Cluster
@@ -12,6 +14,7 @@ def policies_of(cluster: Cluster):
     return cluster.brokers[0].node.policies.current()
 
 
+@pytest.mark.slow
 async def test_isolation_as_pulsar_admin_sets_it(cluster: Cluster) -> None:
     await cluster.start(2)
     a, b = (broker.name for broker in cluster.brokers)
@@ -59,6 +62,7 @@ async def test_failure_domains_and_groups_as_pulsar_admin_sets_them(cluster: Clu
     assert not policies_of(cluster).namespaces, "a policy that says nothing any more is deleted"
 
 
+@pytest.mark.slow
 async def test_single_bundles_are_pinned_excluded_and_quarantined(cluster: Cluster) -> None:
     await cluster.start(2)
     a, b = (broker.name for broker in cluster.brokers)

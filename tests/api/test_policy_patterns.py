@@ -33,6 +33,7 @@ def policy(*namespaces: str) -> str:
     return json.dumps({"namespaces": namespaces, "primary": ["nobody:1"]})
 
 
+@pytest.mark.slow
 async def test_no_pattern_holds_a_broker_up(tmp_path: Path):
     """A backtracking matcher needs hours for each of them, and then again after each restart."""
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0") as process:
@@ -61,6 +62,7 @@ async def written_before(path: Path, documents: Sequence[tuple[str, IsolationPol
         await log.close()
 
 
+@pytest.mark.slow
 async def test_a_pattern_in_the_log_that_is_refused_today_stops_nobody_and_is_told(tmp_path: Path):
     def isolating(*namespaces: str) -> IsolationPolicy:
         return IsolationPolicy(namespaces=namespaces, primary=("nobody:1",))
@@ -97,6 +99,7 @@ async def test_a_pattern_in_the_log_that_is_refused_today_stops_nobody_and_is_to
         assert json.loads(again.stdout)["version"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(?!pay/).*", "(.{1,30}){1,30}"])
 async def test_a_pattern_that_is_refused_is_told_in_one_line(tmp_path: Path, pattern: str):
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0") as process:

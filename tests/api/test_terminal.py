@@ -72,6 +72,7 @@ async def liar(status: int, answers: dict[str, Any]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+@pytest.mark.slow
 async def test_a_reason_that_a_terminal_would_obey_is_shown_as_it_is_written(cluster: Cluster):
     await cluster.start()
     url = cluster.brokers[0].url
@@ -192,6 +193,7 @@ async def test_a_password_in_an_address_is_refused_and_not_repeated(addresses: t
     assert "hunter2" not in out + errors
 
 
+@pytest.mark.slow
 async def test_a_broker_refuses_a_password_in_an_address_without_repeating_it():
     log, coordination = "kafka://me:hunter2@127.0.0.1:1", "zookeeper://127.0.0.1:1"
     code, out, errors = await process("broker", "--log", log, "--coordination", coordination)

@@ -146,6 +146,7 @@ async def assigned(cluster: Cluster, topic: str = "t/n/a") -> tuple[Bundle, str,
 # --- what it shows
 
 
+@pytest.mark.slow
 async def test_brokers_bundles_and_moves_are_shown_live(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 4)
@@ -161,6 +162,7 @@ async def test_brokers_bundles_and_moves_are_shown_live(cluster: Cluster) -> Non
         await driver.until(lambda: [str(bundle), "assigned", other] in [row[:3] for row in driver.rows("bundles")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_everything_fits_on_the_screen(cluster: Cluster, size: tuple[int, int]) -> None:
     await cluster.start(3)
@@ -184,6 +186,7 @@ async def test_everything_fits_on_the_screen(cluster: Cluster, size: tuple[int, 
         await driver.press("escape")
 
 
+@pytest.mark.slow
 async def test_no_more_bundles_are_asked_for_than_a_page_shows(cluster: Cluster) -> None:
     """A relay counts what the broker sends: a watch that began with all bundles, or a list of them, would be more."""
     await cluster.start()
@@ -202,6 +205,7 @@ async def test_no_more_bundles_are_asked_for_than_a_page_shows(cluster: Cluster)
         await driver.until(lambda: driver.rows("bundles")[:1] == first[:1])
 
 
+@pytest.mark.slow
 async def test_bundles_are_filtered_by_namespace_owner_and_state(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 4)
@@ -230,6 +234,7 @@ async def test_bundles_are_filtered_by_namespace_owner_and_state(cluster: Cluste
         await driver.until(lambda: any("nonsense" in text for text in driver.said))
 
 
+@pytest.mark.slow
 async def test_the_hottest_bundles_come_first(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 4)
@@ -245,6 +250,7 @@ async def test_the_hottest_bundles_come_first(cluster: Cluster) -> None:
 # --- what its keys do
 
 
+@pytest.mark.slow
 async def test_a_bundle_is_moved_after_a_question(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 4)
@@ -270,6 +276,7 @@ async def test_a_bundle_is_moved_after_a_question(cluster: Cluster) -> None:
         assert bundle in cluster.of(other).host.held
 
 
+@pytest.mark.slow
 async def test_a_bundle_is_unloaded_after_a_question(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 4)
@@ -283,6 +290,7 @@ async def test_a_bundle_is_unloaded_after_a_question(cluster: Cluster) -> None:
         await driver.until(lambda: [str(bundle), "unassigned", "-"] in [row[:3] for row in driver.rows("bundles")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_broker_is_drained_and_taken_back(cluster: Cluster, kept: bool) -> None:
     await cluster.start(2)
@@ -305,6 +313,7 @@ async def test_a_broker_is_drained_and_taken_back(cluster: Cluster, kept: bool) 
         assert not cluster.of(owner).node.registration.draining
 
 
+@pytest.mark.slow
 async def test_bundles_and_brokers_are_explained(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 4)
@@ -326,6 +335,7 @@ async def test_bundles_and_brokers_are_explained(cluster: Cluster) -> None:
         assert "drain the chosen broker" in str((await driver.window(Page)).query_one(Static).render())
 
 
+@pytest.mark.slow
 async def test_a_refusal_is_shown_and_changes_nothing(guarded: Guarded) -> None:
     cluster = guarded.cluster
     await guarded.start(2)
@@ -345,6 +355,7 @@ async def test_a_refusal_is_shown_and_changes_nothing(guarded: Guarded) -> None:
         assert not cluster.of(owner).node.registration.draining
 
 
+@pytest.mark.slow
 async def test_a_viewer_of_one_namespace_sees_that(guarded: Guarded) -> None:
     cluster = guarded.cluster
     await guarded.start()
@@ -365,6 +376,7 @@ async def test_a_viewer_of_one_namespace_sees_that(guarded: Guarded) -> None:
 # --- brokers that die, and what cannot be
 
 
+@pytest.mark.slow
 async def test_another_broker_is_asked_when_one_dies(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 4)
@@ -382,6 +394,7 @@ async def test_another_broker_is_asked_when_one_dies(cluster: Cluster) -> None:
         await driver.until(lambda: cluster.owner(bundle) is None)
 
 
+@pytest.mark.slow
 async def test_a_screen_without_any_broker_says_so_and_goes_on(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 4)

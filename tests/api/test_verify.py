@@ -53,6 +53,7 @@ def home(cluster: Cluster, namespace: str) -> int:
     return cluster.brokers[0].node.channel.table.partition_of(namespace)
 
 
+@pytest.mark.slow
 async def test_brokers_that_read_the_same_log_agree_while_they_work(cluster: Cluster) -> None:
     await cluster.start(3, snapshot_records=5, log_retention_s=0.0)
     writer = Writer(cluster, 1)

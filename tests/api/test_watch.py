@@ -67,6 +67,7 @@ def table_of(broker: Broker, namespace: str | None = None) -> dict[str, Any]:
     return told(broker.node.channel.table, namespace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [watching.CHANGES_KEPT, 3])
 @pytest.mark.parametrize("namespace", [None, "t/n"])
 async def test_a_client_that_reconnects_at_random_folds_the_same_table(
@@ -224,6 +225,7 @@ async def test_the_endpoints_close_at_once_whoever_watches(cluster: Cluster) -> 
     assert client.last["resume"] is not None
 
 
+@pytest.mark.slow
 async def test_a_client_that_takes_nothing_is_given_up(cluster: Cluster) -> None:
     await cluster.start(http_send_timeout_s=0.05)
     await cluster.create("t/n", 65_536)

@@ -41,6 +41,7 @@ async def leading(client: Coordination, name: str) -> Leadership:
 
 
 # --- the cluster
+@pytest.mark.slow
 async def test_first_caller_ties_the_root_and_its_whole_cluster_may_repeat_it(client, other):
     await client.identify("production", "log-1")
     await client.identify("production", "log-1")

@@ -58,6 +58,7 @@ async def took_ms(decisions: DecisionLog, decision_id: str) -> int:
     return found.appended_ms
 
 
+@pytest.mark.slow
 async def test_a_record_is_found_by_its_id_also_by_another_process(logs, decisions, topic):
     for epoch, number in [(1, 1), (1, 2), (1, 9), (1, 10), (2, 1), (10, 1)]:
         await decisions.append(decided(epoch, number))

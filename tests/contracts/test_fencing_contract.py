@@ -73,6 +73,7 @@ def stored(backend: Backend, namespace: str, offset: int) -> dict[int, int]:
     return backend.raise_and_load(claim(namespace, 0, SLICES, offset))
 
 
+@pytest.mark.slow
 def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(backend: Backend, namespace: str):
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 2)
     assert backend.raise_and_load(old) == {}
@@ -257,6 +258,7 @@ def sql_store(kind: str, where: str, **of_postgresql: Any) -> SqlStore[Any]:
     return SqliteStore(where) if kind == "sqlite" else PostgresStore(where, **of_postgresql)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def test_an_owner_that_is_killed_within_a_write_leaves_nothing_of_it(
     request: pytest.FixtureRequest, tmp_path: Path, namespace: str, kind: str

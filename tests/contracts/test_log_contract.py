@@ -126,6 +126,7 @@ async def test_offsets_of_a_partition_strictly_increase(log, topic):
     assert all(a < b for a, b in itertools.pairwise(offsets))
 
 
+@pytest.mark.slow
 async def test_every_reader_sees_the_same_entries_in_the_same_order(logs, log, topic):
     writers = [log, await logs.open(), await logs.open()]
     for writer in writers[1:]:

@@ -153,6 +153,7 @@ async def test_an_offset_at_a_time_leads_to_what_was_committed_then(log, topic, 
 
 
 # --- all or nothing
+@pytest.mark.slow
 async def test_readers_see_groups_whole_or_not_at_all(log, other, topic, writer_id):
     """A reader that comes at any time finds whole groups, whatever others append in between."""
     writer = await log.exclusive(writer_id)
@@ -295,6 +296,7 @@ async def test_writers_of_different_ids_do_not_disturb_each_other(log, other, to
     assert [name for name in names if name.startswith("two")] == [f"two {turn}" for turn in range(5)]
 
 
+@pytest.mark.slow
 async def test_what_the_former_writer_committed_can_be_read_once_the_next_has_come(log, other, topic, writer_id):
     """A commit that is under way as the next writer comes is there by then, or it never will be."""
     writer: ExclusiveWriter = await log.exclusive(writer_id)

@@ -72,6 +72,7 @@ def value(text: object) -> list[Payload]:
 
 
 # --- several processes
+@pytest.mark.slow
 async def test_processes_that_append_at_once_lose_and_reorder_nothing(path):
     names, appends = ("a", "b", "c"), 150
     async with opened_log(path) as log:

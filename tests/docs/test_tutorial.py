@@ -41,6 +41,7 @@ def test_the_page_shows_all_of_the_example_literally():
         assert code_lines(text) == code_lines((EXAMPLES / name).read_text()), name
 
 
+@pytest.mark.slow
 def test_the_commands_do_what_the_page_says(tmp_path: Path):
     for name, text in files().items():
         (tmp_path / name).write_text(text)

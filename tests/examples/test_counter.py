@@ -106,6 +106,7 @@ async def test_the_state_goes_with_the_hand_off_not_through_the_file(tmp_path: P
         assert [held.values for held in loaded] == [{APPLES: 1}]
 
 
+@pytest.mark.slow
 async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander(tmp_path: Path):
     async with counting(tmp_path) as (brokers, http):
         load = Load(http, Traffic(NAMESPACE, rate_s=150, topics=40), PATIENCE_S)
@@ -129,6 +130,7 @@ async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander
         assert found.stored == found.ok > 100
 
 
+@pytest.mark.slow
 async def test_splits_and_merges_fail_lose_and_double_nothing(tmp_path: Path):
     async with counting(tmp_path) as (brokers, http):
         load = Load(http, Traffic(NAMESPACE, rate_s=150, topics=60), PATIENCE_S)

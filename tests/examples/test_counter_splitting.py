@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadmanager import Broker
 from loadmanager.client import HttpRouter, Router
 from loadmanager.demo.counter.host import Counters
@@ -93,6 +95,7 @@ async def traffic(http: HttpRouter, store: Path, of: Traffic) -> AsyncGenerator[
     assert found.stored == found.ok > 50
 
 
+@pytest.mark.slow
 async def test_hot_bundle_splits_by_itself_and_spreads_without_a_failed_request(tmp_path: Path):
     async with counting(tmp_path, 3, 1, split_algorithm="load_equally_divide") as (brokers, http):
         even = Traffic(NAMESPACE, rate_s=150, topics=40, skew=0.0)

@@ -51,6 +51,7 @@ async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str, Proc
         await process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["embed_asyncio", "embed_sync", "embed_fastapi", "embed_flask"])
 async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
     async with AsyncExitStack() as stack:
@@ -69,6 +70,7 @@ async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
         assert (await http.get(TOPIC, "/greetings/ada")).body.decode().count(other) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "number"),
     [
@@ -96,6 +98,7 @@ async def test_it_moves_its_bundles_away_when_it_is_told_to_end(tmp_path: Path, 
         assert "revoke" not in actions
 
 
+@pytest.mark.slow
 async def test_the_clients_of_the_page_find_the_owner(tmp_path: Path):
     async with _example("embed_asyncio", f"sqlite:{tmp_path}/cluster.db") as (_, name, _):
         command = (sys.executable, "-m", "examples.clients", f"http://{name}", "ada", "grace")
@@ -126,6 +129,7 @@ with SyncBroker(log=sys.argv[1], proof_validity_s=1.0) as broker:
 """
 
 
+@pytest.mark.slow
 async def test_a_forked_copy_of_a_broker_ceases_to_serve_and_the_broker_goes_on(tmp_path: Path):
     command = (sys.executable, "-W", "ignore", "-c", FORKED, f"sqlite:{tmp_path}/cluster.db")
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stdin=DEVNULL)
@@ -163,6 +167,7 @@ sync_main() if sys.argv[2] == "sync" else asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path, kind: str, number: signal.Signals):

@@ -39,6 +39,7 @@ def sent(reminders: Reminders) -> list[tuple[str, str]]:
         return list(cursor.execute("SELECT key, token FROM sent ORDER BY rowid"))
 
 
+@pytest.mark.slow
 async def test_each_reminder_is_sent_once_while_owners_move_and_die(tmp_path: Path):
     reminders = Reminders(tmp_path / "shop.db")
     keys = [Key.parse(f"{NAMESPACE}/{i}") for i in range(REMINDERS)]

@@ -25,6 +25,7 @@ async def test_a_short_demo_loses_brokers_and_no_request(tmp_path: Path):
     await _lose_brokers_and_no_request(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 async def test_a_short_demo_on_real_servers_loses_brokers_and_no_request(

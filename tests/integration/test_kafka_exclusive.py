@@ -236,6 +236,7 @@ async def test_unanswered_commit_is_all_or_nothing_and_ends_its_writer(kafka_ser
         assert await read(patient) == [*found, *texts(group("second"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [False, True], ids=["while it is sent", "when it was sent"])
 async def test_a_kafka_that_is_killed_during_a_commit_leaves_all_or_nothing(kafka_server, prefix, sent):
     large = [Payload(b"large/%d" % i, b"%d" % i * 400_000) for i in range(30)]

@@ -82,6 +82,7 @@ async def until_replaced(proxy: FencedKafka, logged: pytest.LogCaptureFixture) -
     pytest.fail("no consumer lost its servers: a librdkafka that keeps them needs no replacement")
 
 
+@pytest.mark.slow
 async def test_tails_and_appends_go_on_with_new_clients(proxied, caplog):
     """Several clients of each kind, since not each loses its servers."""
     async with AsyncExitStack() as stack:
@@ -119,6 +120,7 @@ async def test_producer_that_says_that_it_is_stranded_gives_way(proxied):
         assert log._writer is not first
 
 
+@pytest.mark.slow
 async def test_requests_of_the_admin_client_are_answered_again(proxied):
     async with behind(proxied) as (proxy, log):
         assert (await log.ends("channel"))[0] >= 1

@@ -224,6 +224,7 @@ async def test_a_tail_from_beyond_the_end_fails_instead_of_waiting(kafka_server,
 
 
 # --- what it bears
+@pytest.mark.slow
 async def test_a_kafka_that_is_killed_and_restarted_loses_nothing_acknowledged(kafka_server, prefix):
     acknowledged: list[str] = []
 
@@ -307,6 +308,7 @@ def proxied_kafka(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[K
     server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", list(Cut))
 async def test_after_an_outage_appends_and_tails_go_on_by_themselves(proxied_kafka, prefix, how):
     server, port = proxied_kafka

@@ -138,6 +138,7 @@ async def test_kafka_silent_during_a_read_is_unavailable_and_nothing_is_skipped(
 
 
 # --- what it leaves behind
+@pytest.mark.slow
 async def test_reads_that_ended_were_closed_or_dropped_leave_no_thread(kafka_server, prefix):
     async with started(kafka_server, prefix) as log:
         await fill(log, 3_000, 500)

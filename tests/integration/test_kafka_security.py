@@ -75,6 +75,7 @@ async def started(
         await log.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", [SASL, TLS])
 async def test_every_client_says_who_it_is(guarded, prefix, listener):
     async with asyncio.timeout(WAIT_S), started(guarded, listener, prefix, credentials(guarded, listener)) as log:
@@ -99,6 +100,7 @@ async def test_a_wrong_password_is_named_as_the_cause(guarded, prefix, listener,
     assert "wrong" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", [SASL, TLS])
 async def test_no_password_at_all_is_named_as_the_cause(guarded, prefix, listener):
     log = log_at(guarded, listener, prefix, {})
@@ -107,6 +109,7 @@ async def test_no_password_at_all_is_named_as_the_cause(guarded, prefix, listene
     await log.close()
 
 
+@pytest.mark.slow
 async def test_a_certificate_that_nobody_vouches_for_is_refused_and_named(guarded, prefix):
     settings = credentials(guarded, TLS) | {"ssl.ca.location": ssl.get_default_verify_paths().cafile or ""}
     log = log_at(guarded, TLS, prefix, {name: value for name, value in settings.items() if value})

@@ -158,6 +158,7 @@ async def ending(*clusters: Cluster) -> AsyncGenerator[None]:
             await each.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 @pytest.mark.timeout(600)

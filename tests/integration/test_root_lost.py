@@ -88,6 +88,7 @@ def told(broker: Broker, text: str) -> bool:
     return any(text in note.text for note in broker.node.notes)
 
 
+@pytest.mark.slow
 async def test_its_data_is_deleted_under_traffic(settings: Settings, zookeeper: ZooKeeperServer, tmp_path: Path):
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(running(settings, tmp_path / "counters.db", 0.0)) for _ in range(3)]

@@ -291,6 +291,7 @@ async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeepe
 
 
 # --- killed
+@pytest.mark.slow
 async def test_killed_zookeeper_fails_requests_at_once_and_is_found_again(zookeeper_server, root):
     loop = asyncio.get_running_loop()
     async with started(zookeeper_server.address, root, request_timeout_s=WAIT_S) as client:

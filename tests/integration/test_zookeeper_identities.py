@@ -102,6 +102,7 @@ def sasl_server(directory: Path) -> ServerWith:
     return ServerWith(directory / "server", {}, options)
 
 
+@pytest.mark.slow
 async def test_sasl_users_have_nodes_of_their_own(tmp_path, root):
     sasl = {"mechanism": "DIGEST-MD5", "username": "loadmanager", "password": "secret"}
     ours = {"sasl_options": sasl, "acl": "creator"}
@@ -136,6 +137,7 @@ def certificate(directory: Path, name: str, alternative: str) -> tuple[Path, Pat
     return key, cert
 
 
+@pytest.mark.slow
 @needs_openssl
 async def test_a_certificate_is_an_identity_on_a_server_with_tls(tmp_path, root):
     key, cert = certificate(tmp_path, "server", "IP:127.0.0.1")
@@ -206,6 +208,7 @@ async def tls_before(target: str, key: Path, cert: Path, clients_of: Path | None
         await asyncio.gather(*links, return_exceptions=True)
 
 
+@pytest.mark.slow
 @needs_openssl
 async def test_tls_with_a_certificate_of_ours_and_the_servers_checked(server, root, tmp_path):
     key, cert = certificate(tmp_path, "server", "IP:127.0.0.1")

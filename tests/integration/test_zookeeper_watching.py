@@ -114,6 +114,7 @@ async def cluster_on(server: ZooKeeperServer) -> AsyncGenerator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 async def test_a_change_costs_a_few_reads_however_many_brokers_there_are(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         member, follower, (first, second, *_) = cluster.member, cluster.follower, cluster.brokers
@@ -126,6 +127,7 @@ async def test_a_change_costs_a_few_reads_however_many_brokers_there_are(zookeep
         assert len(follower.members) == BROKERS
 
 
+@pytest.mark.slow
 async def test_proofs_cost_those_who_follow_nothing(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
 
@@ -135,6 +137,7 @@ async def test_proofs_cost_those_who_follow_nothing(zookeeper_server):
         assert await cluster.costs(all_prove, lambda: True) == 0
 
 
+@pytest.mark.slow
 async def test_many_that_register_again_at_once_share_the_lists_of_names(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         again = cluster.brokers[:100]
@@ -148,6 +151,7 @@ async def test_many_that_register_again_at_once_share_the_lists_of_names(zookeep
         assert 1 <= lists <= 2 + (time.monotonic() - began_s) * LISTED_NAMES_PER_S / BROKERS
 
 
+@pytest.mark.slow
 async def test_timed_out_request_reads_nothing_anew_and_keeps_the_watches(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         follower, (first, *_) = cluster.follower, cluster.brokers
@@ -167,6 +171,7 @@ async def test_timed_out_request_reads_nothing_anew_and_keeps_the_watches(zookee
         await until(follower, lambda: cluster.data(first) == b"afterwards")
 
 
+@pytest.mark.slow
 async def test_after_a_lost_link_nodes_are_checked_and_only_changes_are_read(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         member, follower, (first, second, third, *_) = cluster.member, cluster.follower, cluster.brokers

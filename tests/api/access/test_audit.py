@@ -316,6 +316,7 @@ async def test_ids_differ_between_brokers(cluster: Cluster) -> None:
     assert len({audit.next_id() for audit in audits for _ in range(3)}) == 6
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_costs_little_however_it_is_nested() -> None:
     wide = [["x" * 1_000] * 50] * 50
     text = msgspec.json.encode(asked({"wanted": {"a": wide, "b": wide}}))

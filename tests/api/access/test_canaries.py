@@ -25,6 +25,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 async def test_no_secret_is_in_answers_logs_the_audit_log_or_a_support_bundle(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -133,6 +133,7 @@ def test_every_route_needs_a_rule_and_no_rule_is_left_over() -> None:
         assert all(type(route).__name__ in ("RuledRoute", "_IncludedRouter") for route in router.routes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", AccessRole)
 async def test_each_route_takes_those_whom_its_rule_allows_and_no_others(guarded: Guarded, role: AccessRole) -> None:
     await guarded.start()

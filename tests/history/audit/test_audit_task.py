@@ -31,6 +31,7 @@ def first_of(entries: list[Entry], fits: Callable[[dict[str, Any]], bool]) -> tu
     return next(row for row in silver.channel if fits(row)), silver
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 150), st.integers(5, 40))
 def test_of_a_log_that_is_well_nothing_is_found_however_it_is_cut(seed: int, steps: int, apart: int):

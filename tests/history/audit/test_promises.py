@@ -137,6 +137,7 @@ def first_found(invariant: Invariant) -> tuple[list[Entry], Found]:
     raise AssertionError("no history breaks it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_law_that_lets_something_through_is_found_out_at_the_first_record(monkeypatch, mutant: str):
     invariant, change = MUTANTS[mutant]

@@ -170,18 +170,21 @@ def decision(record: DecisionRecord) -> tuple[bool, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(damaged(as_json(broker_loads)), min_size=1, max_size=4))
 def test_load_reports_of_brokers_are_what_brokers_read(values):
     check("load-brokers", "broker_load", values, decode_broker_load, broker_load)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(damaged(as_json(top_bundles)), min_size=1, max_size=4))
 def test_load_reports_of_bundles_are_what_the_leader_reads(values):
     check("load-bundles", "top_bundles", values, decode_top_bundles, top)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(damaged(decisions), min_size=1, max_size=4))
 def test_decisions_are_what_the_leader_reads(values):

@@ -93,6 +93,7 @@ def test_an_ingest_that_is_killed_has_the_tables_of_one_that_was_not(store, spar
     assert published.read(tmp_path / "there", "audit").facts["violations"] == 0
 
 
+@pytest.mark.slow
 def test_a_lake_on_s3_without_its_jars_says_how_to_bring_them(tmp_path: Path):
     some = tmp_path / "jars" / jars.folder().name
     shutil.copytree(jars.folder(), some, symlinks=True, ignore=lambda *_: {jars.S3}, copy_function=os.symlink)

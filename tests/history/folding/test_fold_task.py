@@ -53,6 +53,7 @@ def judged_by_a_core(entries: list[Entry]) -> tuple[ChannelCore, dict[tuple[int,
     return core, verdicts, transitions
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.lists(st.integers(0, 120), max_size=5), st.integers(1, 50))
 def test_any_cutting_into_batches_says_what_one_pass_and_a_replica_say(seed, steps, cuts, arrow_rows):

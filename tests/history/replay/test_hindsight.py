@@ -56,6 +56,7 @@ def test_a_bundle_too_large_for_the_level_is_in_the_bound():
     assert least(judge) == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 def test_overload_that_nobody_can_avoid_is_in_the_bound():
     judge = judged(game(np.full((3, 4), 9.5), [0, 0, 1, 1], brokers=2, cores=19.0), Objective(overload=4.0))
     best = min(terms.objective for terms in every_outcome(judge))

@@ -216,6 +216,7 @@ def at(broker: Broker, other: Broker) -> int | None:
     return None if peer is None else peer.broker.incarnation
 
 
+@pytest.mark.slow
 async def test_bundles_of_a_hung_broker_move_and_it_wakes_as_a_new_incarnation(
     tmp_path: Path, places: dict[str, str], caplog: pytest.LogCaptureFixture
 ):

@@ -16,6 +16,7 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
+@pytest.mark.slow
 async def test_records_are_read_once_and_callbacks_run_on_the_loop(world: World) -> None:
     loop, told, seen = asyncio.get_running_loop(), list[tuple[str, int]](), Counter[str]()
 
@@ -66,6 +67,7 @@ async def test_a_cancelled_call_loses_no_record(world: World) -> None:
     assert set(seen.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_tasks_share_a_consumer_and_are_done_in_any_order(world: World) -> None:
     await asyncio.to_thread(world.send, 200)
     seen = Counter[str]()

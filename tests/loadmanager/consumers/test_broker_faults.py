@@ -223,6 +223,7 @@ def kill(world: World, broker: BrokerProcess) -> Callable[[], object]:
     return broker.again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [drain, stop, kill])
 def test_readers_do_not_notice_what_becomes_of_the_coordinators_broker(
     world: World, fault: Callable[[World, BrokerProcess], Callable[[], object]]

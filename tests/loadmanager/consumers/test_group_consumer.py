@@ -31,6 +31,7 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
+@pytest.mark.slow
 async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) -> None:
     first = Reading(world)
     await world.until(lambda: len(first.consumer.assignment) == PARTITIONS)
@@ -46,6 +47,7 @@ async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) 
     assert not any(what == "lost" for each in (first, second, third) for what, _ in each.told)
 
 
+@pytest.mark.slow
 async def test_moves_and_death_of_the_coordinator_are_not_noticed(world: World) -> None:
     readings = [Reading(world), Reading(world)]
     await world.until(lambda: all(len(each.consumer.assignment) == 3 for each in readings))
@@ -75,6 +77,7 @@ async def test_a_consumer_that_closes_tells_what_it_gives_up(world: World) -> No
     assert reading.told[0][1] == reading.told[1][1] == PARTITIONS
 
 
+@pytest.mark.slow
 async def test_who_hangs_is_no_member_until_it_asks_for_records_again(world: World) -> None:
     """Its heartbeats go on, so without that nobody would ever read its partitions."""
     told = list[str]()
@@ -98,6 +101,7 @@ async def test_who_hangs_is_no_member_until_it_asks_for_records_again(world: Wor
     await other.stop()
 
 
+@pytest.mark.slow
 async def test_who_comes_back_goes_on_where_it_stopped(world: World) -> None:
     first = Reading(world)
     await world.until(lambda: len(first.seen) > 50)
@@ -109,6 +113,7 @@ async def test_who_comes_back_goes_on_where_it_stopped(world: World) -> None:
     assert_read_once(world, first, second)
 
 
+@pytest.mark.slow
 async def test_a_slow_record_is_in_flight_and_not_available(world: World) -> None:
     """A commit stands at the first record that is not done; what was taken behind it is known all the same."""
     await asyncio.to_thread(world.send, 20 * PARTITIONS)
@@ -132,6 +137,7 @@ async def test_a_slow_record_is_in_flight_and_not_available(world: World) -> Non
             assert shown["lag_latency_seconds"] >= shown["queueing_latency_seconds"] > 0
 
 
+@pytest.mark.slow
 async def test_offsets_are_reset_while_consumers_read(world: World) -> None:
     first, second = Reading(world), Reading(world)
     await world.until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 3)
@@ -174,6 +180,7 @@ async def test_who_reads_nothing_of_a_reset_group_begins_there(world: World) -> 
     assert min(map(int, reading.seen)) == 7 * PARTITIONS
 
 
+@pytest.mark.slow
 async def test_a_group_with_members_of_kafkas_own_protocol_is_told_so(world: World) -> None:
     plain = Consumer({
         "bootstrap.servers": world.kafka,

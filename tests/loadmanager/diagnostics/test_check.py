@@ -197,6 +197,7 @@ async def test_the_topics_that_are_looked_at_are_those_that_a_broker_opens(tmp_p
     }
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 async def test_real_servers_are_looked_at_before_and_after_there_is_a_cluster(

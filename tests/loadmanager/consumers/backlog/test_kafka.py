@@ -151,6 +151,7 @@ async def test_ages_are_read_only_where_asked(world):
     assert (found.lag, found.undated) == (Figure(30, 20.0), 1)
 
 
+@pytest.mark.slow
 async def test_the_ages_of_more_queues_than_are_read_at_once(world):
     topic = world.topic("many", 130)
     world.produce(topic, {partition: 1 + partition % 3 for partition in range(130)})
@@ -262,6 +263,7 @@ async def test_an_address_where_nobody_listens_is_unavailable():
         await nobody.read("billing")
 
 
+@pytest.mark.slow
 async def test_a_group_that_this_user_may_not_see_is_not_found_and_says_so(guarded: KafkaServer):
     settings = {"security.protocol": PROTOCOLS[SASL], "sasl.mechanism": "PLAIN", "sasl.password": "secret"}
     address = f"{HOST}:{guarded.listener_port(SASL)}"
