@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[SqliteCoordination]:
-    client = SqliteCoordination(path, session_timeout_s=5.0)
+    client = SqliteCoordination(path, session_timeout_s=WAIT_S, request_timeout_s=WAIT_S)
     try:
         await client.start(timeout_s=WAIT_S)
         yield client
