@@ -25,6 +25,7 @@ from loadmanager_api.server import serve
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Token
 from tests.api import declared
+from tests.loadmanager.embedded import PATIENT
 
 WAIT_S = 60.0
 
@@ -95,7 +96,7 @@ class Cluster:
             log=f"sqlite:{self._path / 'lm.db'}",
             load_report_min_interval_s=0.1,
             load_sample_interval_s=0.1,
-            **{**self.settings, **changed, "advertised": name},
+            **{**PATIENT, **self.settings, **changed, "advertised": name},
         )
         host = Host()
         node = Node(settings, host, HostRunner(), dependencies(settings))

@@ -12,6 +12,8 @@ from loadmanager import Broker, Bundle, BundleLoad, Destination, Key, Token
 
 NAMESPACE = "shop/carts"
 TOPIC = f"{NAMESPACE}/alice"
+PATIENT: Mapping[str, Any] = {"proof_validity_s": 5.0, "session_timeout_s": 10.0}
+"""Of brokers whose failures a test does not try: a machine that stalls for seconds fences none of them."""
 
 
 class Host:
@@ -56,7 +58,7 @@ def embedded(directory: Path, host: Host | None = None, **settings: Any) -> Brok
 @asynccontextmanager
 async def cluster(directory: Path, *hosts: Host, bundles: int = 4, **settings: Any) -> AsyncGenerator[list[Broker]]:
     """Running brokers with one namespace, one for each host, the first of which owns all bundles."""
-    brokers = [embedded(directory, host, **settings) for host in hosts]
+    brokers = [embedded(directory, host, **{**PATIENT, **settings}) for host in hosts]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_stop_all, brokers)
         for broker in brokers:
