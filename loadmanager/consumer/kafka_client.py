@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, Message, TopicPartition
 
 from loadmanager.consumers.coordinator.records import Partition
+from statechannel.adapters.kafka.ownership import ClientClosed, Owned
 from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class KafkaClient:
         }
         self._settings = watched(own, self._trouble)
         self._new_consumer = new_consumer
-        self._consumer = new_consumer(self._settings)
+        self._owned = self._new()
         self._turn = threading.Lock()
         """Held by whoever changes what is fetched, or the consumer."""
 
@@ -51,43 +52,58 @@ class KafkaClient:
 
         Else what moves to it is silent for a second.
         """
-        consumer = self._consumer
-        with suppress(KafkaException):
+        owned = self._owned
+        with suppress(KafkaException, ClientClosed):
             for topic in topics:
-                consumer.list_topics(topic, timeout=READY_S)
-                consumer.committed([TopicPartition(topic, 0)], timeout=READY_S)
+                with owned.lent() as consumer:
+                    consumer.list_topics(topic, timeout=READY_S)
+                with owned.lent() as consumer:
+                    consumer.committed([TopicPartition(topic, 0)], timeout=READY_S)
 
     def assign(self, partitions: Collection[Partition]) -> None:
         """Fetch these as well, from where the group has committed."""
-        with self._turn:
-            self._consumer.incremental_assign([TopicPartition(*each, OFFSET_STORED) for each in sorted(partitions)])
+        wanted = [TopicPartition(*each, OFFSET_STORED) for each in sorted(partitions)]
+        with self._turn, suppress(ClientClosed), self._owned.lent() as consumer:
+            consumer.incremental_assign(wanted)
 
     def unassign(self, partitions: Collection[Partition]) -> None:
         """Fetch these no more."""
-        with self._turn:
-            self._consumer.incremental_unassign([TopicPartition(*each) for each in sorted(partitions)])
+        wanted = [TopicPartition(*each) for each in sorted(partitions)]
+        with self._turn, suppress(ClientClosed), self._owned.lent() as consumer:
+            consumer.incremental_unassign(wanted)
 
     def fetch(self, timeout_s: float) -> list[Message]:
-        """What was fetched, at most `AT_ONCE`; waits for the first one, and for no other."""
-        first = self._consumer.poll(timeout_s)
-        if first is None:
+        """What was fetched, at most `AT_ONCE`; waits for the first one, and for no other. Nothing after `close`."""
+        with suppress(ClientClosed):
+            with self._owned.lent() as consumer:
+                first = consumer.poll(timeout_s)
+                if first is not None:
+                    return [first, *consumer.consume(AT_ONCE - 1, 0)]
             if self._trouble.stranded:
                 self._replace()
-            return []
-        return [first, *self._consumer.consume(AT_ONCE - 1, 0)]
+        return []
 
     def close(self) -> None:
-        """End it."""
-        self._consumer.close()
+        """End it, after the calls that are in it."""
+        with self._turn:
+            owned = self._owned
+        owned.close()
+
+    def _new(self) -> Owned[Consumer]:
+        owned = Owned(self._new_consumer(self._settings), lambda client: client.close())
+        owned.close_with(self)
+        return owned
 
     def _replace(self) -> None:
         _log.warning("replacing the Kafka consumer of a group: %s", STRANDED)
         self._trouble.stranded = False
-        with self._turn:
-            old, self._consumer = self._consumer, self._new_consumer(self._settings)
-            assigned = [TopicPartition(each.topic, each.partition, OFFSET_STORED) for each in old.assignment()]
+        with self._turn, self._owned.lent() as consumer:
+            old, new = self._owned, self._new()
+            assigned = [TopicPartition(each.topic, each.partition, OFFSET_STORED) for each in consumer.assignment()]
             if assigned:
-                self._consumer.incremental_assign(reached(old, assigned))
+                with new.lent() as successor:
+                    successor.incremental_assign(reached(consumer, assigned))
+            self._owned = new
         old.close()
 
 

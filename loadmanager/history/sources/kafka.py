@@ -23,6 +23,8 @@ from loadmanager.history.sources.kafka_settings import java_settings, librdkafka
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from statechannel.adapters.kafka.ownership import Owned
+
 RECORDS_PER_TASK = 25_000
 """Reports of ten bundles each take longest, and come from one partition: with more of them in a task the others wait.
 """
@@ -53,7 +55,8 @@ class KafkaSource(msgspec.Struct, frozen=True):
         from confluent_kafka import KafkaException
 
         try:
-            there = self._admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
+            with self._admin().lent() as client:
+                there = client.list_topics(timeout=ANSWER_TIMEOUT_S).topics
         except KafkaException as error:
             why = error.args[0].str()
             raise Invalid(f"no answer from Kafka at {self.bootstrap}: {why}; correct the address or `kafka`") from error
@@ -69,7 +72,8 @@ class KafkaSource(msgspec.Struct, frozen=True):
         wanted = {self.prefix + name: name for name in names}
         absent = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
         ids: dict[str, str] = {}
-        described = self._admin().describe_topics(TopicCollection(list(wanted)), request_timeout=ANSWER_TIMEOUT_S)
+        with self._admin().lent() as client:
+            described = client.describe_topics(TopicCollection(list(wanted)), request_timeout=ANSWER_TIMEOUT_S)
         for topic, answer in described.items():
             try:
                 found = str(answer.result().topic_id)
@@ -91,7 +95,7 @@ class KafkaSource(msgspec.Struct, frozen=True):
         """Nothing: topics on Kafka have ids."""
         return {}
 
-    def _admin(self) -> AdminClient:
+    def _admin(self) -> Owned[AdminClient]:
         return _admin_client(self.bootstrap, tuple(sorted(librdkafka_settings(self.options).items())))
 
     def read(self, spark: SparkSession, names: Iterable[str]) -> DataFrame:
@@ -128,8 +132,8 @@ class KafkaSource(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4)
-def _admin_client(bootstrap: str, settings: tuple[tuple[str, str], ...]) -> AdminClient:
+def _admin_client(bootstrap: str, settings: tuple[tuple[str, str], ...]) -> Owned[AdminClient]:
     """One for all checks of a run: to connect takes longer than to ask."""
-    from confluent_kafka.admin import AdminClient
+    from statechannel.adapters.kafka.ownership import own_admin
 
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2, **dict(settings)})
+    return own_admin({"bootstrap.servers": bootstrap, "log_level": 2, **dict(settings)})

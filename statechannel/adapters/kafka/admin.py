@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from statechannel.adapters.kafka.clients import LOGGER
+from statechannel.adapters.kafka.ownership import ClientClosed, Owned, own_admin
 from statechannel.adapters.kafka.trouble import ALL_DOWN, Trouble
 from statechannel.errors import LogUnavailable
 from statechannel.runtime.supervising import retried
@@ -42,8 +44,8 @@ T = TypeVar("T")
 
 
 class Admin:
-    """One `AdminClient` at a time. Its `client` answers with futures; `answer` waits for one, `until_answered` asks
-    again.
+    """One `AdminClient` at a time, lent for calls. It answers with futures; `answer` waits for one, `until_answered`
+    asks again.
 
     A client that gave no answer until a deadline gives way to a new one: it may be stranded (see `trouble.py`),
     and it is polled too seldom to tell.
@@ -52,9 +54,17 @@ class Admin:
     def __init__(self, settings: Mapping[str, Any], bootstrap: str, request_timeout_s: float) -> None:
         self._trouble = Trouble()
         self._settings: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
-        self.client = AdminClient(self._settings)
+        self._owned = self._new()
         self.bootstrap = bootstrap
         self.timeout_s = request_timeout_s
+
+    def lent(self) -> AbstractContextManager[AdminClient]:
+        """The client, for calls within the block. Raises LogUnavailable after `close`."""
+        return self._owned.lent()
+
+    def close(self) -> None:
+        """End the client; blocks while calls are in it. Requests are not answered any more. Idempotent."""
+        self._owned.close()
 
     async def connect(self, timeout_s: float) -> None:
         """Wait for a first answer, and log why there is none. Raises LogUnavailable after `timeout_s`."""
@@ -72,7 +82,7 @@ class Admin:
         Raises LogUnavailable after `timeout_s`, or at once for lack of rights.
         """
         loop = asyncio.get_running_loop()
-        deadline, client = loop.time() + timeout_s, self.client
+        deadline, owned = loop.time() + timeout_s, self._owned
         self._latest_trouble()
         self._trouble.latest = ""  # an earlier trouble explains nothing
 
@@ -85,7 +95,7 @@ class Admin:
                 raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
             if loop.time() + RETRY_PAUSE_S >= deadline:
                 why = self._why(error)
-                self._replace(client)
+                self._replace(owned)
                 raise LogUnavailable(
                     f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {why}; "
                     "check that it runs, and check its address, TLS and credentials"
@@ -108,11 +118,14 @@ class Admin:
 
     async def cluster(self) -> DescribeClusterResult:
         """The cluster and its brokers. Raises KafkaException or TimeoutError."""
-        return await self.answer(self.client.describe_cluster(request_timeout=self.timeout_s))
+        with self.lent() as client:
+            future = client.describe_cluster(request_timeout=self.timeout_s)
+        return await self.answer(future)
 
     async def describe(self, topic: str) -> TopicDescription | None:
         """A topic's partitions and replicas, None if there is no such topic. Raises KafkaException or TimeoutError."""
-        answers = self.client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
+        with self.lent() as client:
+            answers = client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
         try:
             return cast(TopicDescription, await self.answer(answers[topic]))
         except KafkaException as error:
@@ -123,15 +136,21 @@ class Admin:
     async def settings(self, kind: ResourceType, name: str) -> dict[str, str]:
         """The settings of a topic or a broker, defaults included. Raises KafkaException or TimeoutError."""
         resource = ConfigResource(kind, name)
-        answers = self.client.describe_configs([resource], request_timeout=self.timeout_s)
+        with self.lent() as client:
+            answers = client.describe_configs([resource], request_timeout=self.timeout_s)
         entries = await self.answer(answers[resource])
         return {name: str(entry.value) for name, entry in entries.items()}
 
-    def _replace(self, client: AdminClient) -> None:
-        """Go on with a new one, unless another request did. The old one ends on a thread, since that blocks."""
-        if self.client is client:
-            self.client = AdminClient(self._settings)
-            asyncio.get_running_loop().run_in_executor(None, [client].clear)
+    def _new(self) -> Owned[AdminClient]:
+        owned = own_admin(self._settings)
+        owned.close_with(self)
+        return owned
+
+    def _replace(self, owned: Owned[AdminClient]) -> None:
+        """Go on with a new one, unless another request did, or it is closed."""
+        if self._owned is owned and not owned.closing:
+            self._owned = self._new()
+            owned.close_soon()
 
     async def _tell_trouble(self, timeout_s: float) -> None:
         """Log why there is no answer yet; the logger lets one such line pass in ten seconds."""
@@ -147,7 +166,8 @@ class Admin:
 
     def _latest_trouble(self) -> str:
         """The client's last reason for having no connection; it reports only when it is polled."""
-        self.client.poll(0)
+        with suppress(ClientClosed), self.lent() as client:
+            client.poll(0)
         return self._trouble.latest
 
     def _why(self, error: BaseException) -> str:

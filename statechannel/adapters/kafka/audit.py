@@ -54,6 +54,8 @@ async def audit_kafka(
     except (LogUnavailable, KafkaException, TimeoutError) as error:
         advice = "check that Kafka runs, is reachable from here and accepts these credentials; then run the check again"
         return [Finding("kafka: cluster", Severity.ERROR, text_of(error), advice)]
+    finally:
+        await asyncio.to_thread(admin.close)
 
 
 class _Audit:

@@ -51,7 +51,8 @@ class GroupCommits:
 
         async def ask() -> None:
             request = [ConsumerGroupTopicPartitions(group, wanted)]
-            answers = self._admin.client.alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
+            with self._admin.lent() as client:
+                answers = client.alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
             try:
                 _check(await self._admin.answer(answers[group]))
             except KafkaException as error:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, cast
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec, TopicMetadata
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, is_forbidden, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.committed import committed_offsets
 from statechannel.adapters.kafka.group_commits import pulled_of
 from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
@@ -60,10 +61,7 @@ class KafkaGroups:
         is no such group."""
 
         async def ask() -> tuple[ByPartition, ByPartition]:
-            wanted = [ConsumerGroupTopicPartitions(group)]
-            answers = self._admin.client.list_consumer_group_offsets(wanted, request_timeout=self._timeout_s)
-            answer = cast(ConsumerGroupTopicPartitions, await self._admin.answer(answers[group]))
-            return await asyncio.to_thread(_by_topic, answer.topic_partitions or [])
+            return await asyncio.to_thread(self._committed, group)
 
         if group in await self.groups():
             return await self._asked(ask)
@@ -76,7 +74,8 @@ class KafkaGroups:
         """The names of all groups, of every protocol: with members, or with committed offsets."""
 
         async def ask() -> frozenset[str]:
-            future = self._admin.client.list_consumer_groups(request_timeout=self._timeout_s)
+            with self._admin.lent() as client:
+                future = client.list_consumer_groups(request_timeout=self._timeout_s)
             answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
             if answer.errors and not answer.valid:
                 raise answer.errors[0]
@@ -147,9 +146,23 @@ class KafkaGroups:
 
         return await self._admin.until_answered(asking, self._timeout_s)
 
+    def _topics(self, timeout_s: float) -> Mapping[str, TopicMetadata]:
+        with self._admin.lent() as client:
+            return client.list_topics(timeout=timeout_s).topics
+
+    def _committed(self, group: str) -> tuple[ByPartition, ByPartition]:
+        """As `committed`, of a group that exists. Asks about all partitions that this user may see."""
+        deadline_s = time.monotonic() + self._timeout_s
+        topics = self._topics(self._timeout_s)
+        places = [
+            (name, number) for name, topic in topics.items() if topic.error is None for number in topic.partitions
+        ]
+        left_s = max(0.1, deadline_s - time.monotonic())
+        return _by_topic(committed_offsets(self._connection, group, places, left_s))
+
     def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
         """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""
-        there = self._admin.client.list_topics(timeout=self._timeout_s).topics
+        there = self._topics(self._timeout_s)
         known = {name: topic.partitions for name, topic in there.items() if name in wanted and topic.error is None}
         leaderless = {
             (name, number)
@@ -175,7 +188,8 @@ class KafkaGroups:
         for batch in [led[at : at + BATCH] for at in range(0, len(led), BATCH)]:
             left_s = max(0.1, deadline_s - time.monotonic())
             wanted = {TopicPartition(topic, number): spec for topic, number in batch}
-            answers = self._admin.client.list_offsets(wanted, isolation_level=WRITTEN, request_timeout=left_s)
+            with self._admin.lent() as client:
+                answers = client.list_offsets(wanted, isolation_level=WRITTEN, request_timeout=left_s)
             for (topic, number), future in zip(batch, answers.values(), strict=True):
                 error = future.exception(left_s + 1)
                 if error is None and (offset := int(future.result().offset)) >= 0:

@@ -38,6 +38,7 @@ CLOSE_TIMEOUT_S = 1.5
 class _Opened(msgspec.Struct, frozen=True):
     """The parts that need a cluster that has answered."""
 
+    admin: Admin
     topics: Topics
     offsets: Offsets
     reader: Reader
@@ -89,7 +90,8 @@ class KafkaLog:
             admin = Admin(admin_settings(self._connection), self._bootstrap, self._timeout_s)
             offsets = Offsets(admin)
             await admin.connect(timeout_s)
-            self._opened = _Opened(Topics(admin, self._policy), offsets, Reader(admin, offsets, self._reading_tail))
+            reader = Reader(admin, offsets, self._reading_tail)
+            self._opened = _Opened(admin, Topics(admin, self._policy), offsets, reader)
             self._writer = self._new_writer()
         except KafkaException as error:
             raise LogError(
@@ -168,7 +170,7 @@ class KafkaLog:
 
     async def close(self) -> None:
         """As `Log.close`."""
-        writer, self._writer, self._opened = self._writer, None, None
+        writer, opened, self._writer, self._opened = self._writer, self._opened, None, None
         tails = list(self._tails)
         for tail in tails:
             await tail.aclose()
@@ -177,6 +179,8 @@ class KafkaLog:
         await asyncio.gather(*(exclusive.close() for exclusive in list(self._exclusives)))
         if writer is not None:
             await asyncio.to_thread(_join, [writer, *tails])
+        if opened is not None:
+            await asyncio.to_thread(opened.admin.close)
 
     @property
     def _asked(self) -> _Opened:

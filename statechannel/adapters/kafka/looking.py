@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from statechannel.adapters.kafka.clients import LOGGER
+from statechannel.adapters.kafka.ownership import own_consumer
 from statechannel.adapters.kafka.store_times import looking_settings
 from statechannel.adapters.kafka.tail import AT_END
 
@@ -31,8 +33,7 @@ class Looking:
 
     def at(self, places: Sequence[tuple[str, int, int, int]]) -> bool:
         """Look at the places (topic, partition, first offset, end); False if one was not read to its end in time."""
-        consumer = Consumer(self._connection, logger=LOGGER)
-        try:
+        with closing(own_consumer(self._connection, logger=LOGGER)) as owned, owned.lent() as consumer:
             complete = True
             for topic, number, first, end in places:
                 consumer.assign([TopicPartition(topic, number, first)])
@@ -40,8 +41,6 @@ class Looking:
                 if self.stopped:
                     return True
             return complete
-        finally:
-            consumer.close()
 
     def _place(self, consumer: Consumer, topic: str, number: int, end: int) -> bool:
         while time.monotonic() < self._deadline_s:

@@ -130,21 +130,27 @@ class Offsets:
     async def _list(
         self, topic: str, wanted: Mapping[TopicPartition, OffsetSpec], isolation: IsolationLevel
     ) -> Mapping[int, int]:
-        client, timeout_s = self._admin.client, self._admin.timeout_s
-        answers = client.list_offsets(dict(wanted), isolation_level=isolation, request_timeout=timeout_s)
+        timeout_s = self._admin.timeout_s
+        with self._admin.lent() as client:
+            answers = client.list_offsets(dict(wanted), isolation_level=isolation, request_timeout=timeout_s)
         try:
             found = await asyncio.gather(*(self._admin.answer(future) for future in answers.values()))
         except KafkaException as error:
             if error.args[0].code() in MOVED:  # the client keeps the old leader epoch until it asks for metadata
-                await asyncio.to_thread(client.list_topics, topic, timeout=timeout_s)
+                await asyncio.to_thread(self._learn_leaders, topic)
             raise
         offsets = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
         if min(offsets.values()) < NONE_YET:  # the client returns this, without an error, when it got no answer
             raise LogUnavailable(f"Kafka did not answer with the offsets of {topic}; try again")
         return offsets
 
+    def _learn_leaders(self, topic: str) -> None:
+        with self._admin.lent() as client:
+            client.list_topics(topic, timeout=self._admin.timeout_s)
+
     async def _delete(self, where: TopicPartition) -> None:
-        answers = self._admin.client.delete_records([where], request_timeout=self._admin.timeout_s)
+        with self._admin.lent() as client:
+            answers = client.delete_records([where], request_timeout=self._admin.timeout_s)
         try:
             await self._admin.answer(answers[where])
         except KafkaException as error:

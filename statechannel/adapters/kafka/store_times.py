@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
 from statechannel.adapters.kafka.clients import LOGGER, reading_settings
+from statechannel.adapters.kafka.ownership import Owned, own_consumer
 from statechannel.adapters.kafka.tail import AT_END
 
 AT_ONCE = 100
@@ -26,7 +27,7 @@ class StoreTimes:
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._settings = looking_settings(connection)
-        self._consumer: Consumer | None = None
+        self._consumer: Owned[Consumer] | None = None
         self._turn = threading.Lock()
 
     def read(self, places: Sequence[Place], timeout_s: float) -> Mapping[tuple[str, int], int | None]:
@@ -40,18 +41,25 @@ class StoreTimes:
         if not self._turn.acquire(timeout=timeout_s):
             return found
         try:
-            consumer = self._consumer or Consumer(self._settings, logger=LOGGER)
-            self._consumer = None
-            for at in range(0, len(places), AT_ONCE):
-                _read(consumer, places[at : at + AT_ONCE], found, deadline_s)
-            consumer.unassign()
-            if found:
-                self._consumer = consumer
-            else:  # perhaps it is the client that hangs
-                consumer.close()
+            owned, self._consumer = self._consumer or self._new(), None
+            try:
+                with owned.lent() as consumer:
+                    for at in range(0, len(places), AT_ONCE):
+                        _read(consumer, places[at : at + AT_ONCE], found, deadline_s)
+                    consumer.unassign()
+            finally:
+                if found:
+                    self._consumer = owned
+                else:  # perhaps it is the client that hangs
+                    owned.close()
         finally:
             self._turn.release()
         return found
+
+    def _new(self) -> Owned[Consumer]:
+        owned = own_consumer(self._settings, logger=LOGGER)
+        owned.close_with(self)
+        return owned
 
 
 def _read(

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from statechannel.adapters.kafka.clients import LOGGER
 from statechannel.adapters.kafka.handover import POLL_S, Handover
+from statechannel.adapters.kafka.ownership import Owned, own_consumer
 from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
 from statechannel.errors import LogError, Trimmed
 from statechannel.ports import LogEntry
@@ -47,11 +49,11 @@ class Tail(AsyncIterator[Sequence[LogEntry]]):
         self.trouble = Trouble()
         self._handover = Handover(asyncio.get_running_loop())
         told = watched({**settings, "error_cb": _noting(self.trouble)}, self.trouble)
-        consumer = Consumer(told, logger=LOGGER)
+        owned = own_consumer(told, logger=LOGGER)
         positions = [TopicPartition(topic, partition, start) for partition, start in starts.items()]
         self._thread = threading.Thread(
             target=_read,
-            args=(consumer, told, self.trouble, positions, until, self._handover),
+            args=(owned, told, self.trouble, positions, until, self._handover),
             name=f"kafka-tail-{topic}",
             daemon=True,
         )
@@ -87,7 +89,7 @@ def _noting(trouble: Trouble) -> Any:
 
 
 def _read(
-    consumer: Consumer,
+    owned: Owned[Consumer],
     settings: dict[str, Any],
     trouble: Trouble,
     positions: Sequence[TopicPartition],
@@ -95,24 +97,27 @@ def _read(
     handover: Handover,
 ) -> None:
     try:
-        consumer.assign(list(positions))
+        with owned.lent() as consumer:
+            consumer.assign(list(positions))
         while not handover.ended.is_set():
-            # `consume` alone would wait for a full batch; `poll` wakes at the first entry, then the rest is there
-            first = consumer.poll(POLL_S)
-            if first is None:
-                if trouble.stranded:
-                    LOGGER.warning("replacing the Kafka consumer of %s: %s", positions[0].topic, STRANDED)
+            with owned.lent() as consumer:
+                # `consume` alone would wait for a full batch; `poll` wakes at the first entry, then the rest is there
+                first = consumer.poll(POLL_S)
+                messages = [] if first is None else [first, *consumer.consume(BATCH_ENTRIES - 1, 0)]
+                batches = _by_partition(consumer, messages, until, partial(_left, handover, owned))
+                if first is None and trouble.stranded:
                     positions = reached(consumer, positions)
-                    consumer.close()
-                    trouble.stranded = False
-                    consumer = Consumer(settings, logger=LOGGER)
-                    consumer.assign(list(positions))
-                continue
-            messages = [first, *consumer.consume(BATCH_ENTRIES - 1, 0)]
-            for batch in _by_partition(consumer, messages, until, handover):
+            for batch in batches:
                 handover.give(batch)
             if until is not None and _reaches(until, messages):
                 return handover.finish()
+            if first is None and trouble.stranded:
+                LOGGER.warning("replacing the Kafka consumer of %s: %s", positions[0].topic, STRANDED)
+                owned.close()
+                trouble.stranded = False
+                owned = own_consumer(settings, logger=LOGGER)
+                with owned.lent() as consumer:
+                    consumer.assign(list(positions))
     except LogError as error:
         handover.fail(error)
     except KafkaException as error:
@@ -120,17 +125,21 @@ def _read(
     except Exception as error:  # noqa: BLE001 - a reader that ended in silence would wait for ever
         handover.fail(LogError(f"Kafka consumer failed: {error!r}"))
     finally:
-        consumer.close()
+        owned.close()
     return None
 
 
+def _left(handover: Handover, owned: Owned[Consumer]) -> bool:
+    return handover.ended.is_set() or owned.closing
+
+
 def _by_partition(
-    consumer: Consumer, messages: Sequence[Message], until: int | None, handover: Handover
+    consumer: Consumer, messages: Sequence[Message], until: int | None, left: Callable[[], bool]
 ) -> Sequence[list[LogEntry]]:
     batches: dict[int, list[LogEntry]] = {}
     for message in messages:
         if (error := message.error()) is not None:
-            _judge(consumer, error, message, handover)
+            _judge(consumer, error, message, left)
             continue
         partition, offset = cast("int", message.partition()), cast("int", message.offset())
         if until is not None and offset >= until:
@@ -153,15 +162,15 @@ def _reaches(until: int, messages: Sequence[Message]) -> bool:
     return False
 
 
-def _judge(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> None:
+def _judge(consumer: Consumer, error: KafkaError, message: Message, left: Callable[[], bool]) -> None:
     if error.code() == AT_END:
         return
     if error.code() in UNREADABLE:
-        raise _unreadable(consumer, error, message, handover)
+        raise _unreadable(consumer, error, message, left)
     LOGGER.warning("Kafka consumer of %s: %s", message.topic(), error.str())
 
 
-def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> LogError:
+def _unreadable(consumer: Consumer, error: KafkaError, message: Message, left: Callable[[], bool]) -> LogError:
     """Why an offset cannot be read: it was trimmed, or the log was damaged or replaced."""
     topic, partition = cast("str", message.topic()), cast("int", message.partition())
     offset = message.offset()
@@ -171,7 +180,7 @@ def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handove
             "replaced by another one. Find out which before you write anything to it"
         )
     where = f"{topic} partition {partition} has no offset {offset}"
-    watermarks = _watermarks(consumer, TopicPartition(topic, partition), handover)
+    watermarks = _watermarks(consumer, TopicPartition(topic, partition), left)
     if watermarks is None:
         return LogError(f"{where} ({error.str()})")
     begin, end = watermarks
@@ -183,9 +192,9 @@ def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handove
     )
 
 
-def _watermarks(consumer: Consumer, where: TopicPartition, handover: Handover) -> tuple[int, int] | None:
+def _watermarks(consumer: Consumer, where: TopicPartition, left: Callable[[], bool]) -> tuple[int, int] | None:
     """Begin and end of a partition, asked for until answered; None once the reader has left."""
-    while not handover.ended.is_set():
+    while not left():
         try:
             return consumer.get_watermark_offsets(where, timeout=WATERMARKS_S, cached=False)
         except KafkaException as error:

@@ -86,7 +86,8 @@ class Topics:
             replication_factor=replication,
             config=_new_settings(spec, min_insync, self._policy),
         )
-        answers = self._admin.client.create_topics([new], request_timeout=self._admin.timeout_s)
+        with self._admin.lent() as client:
+            answers = client.create_topics([new], request_timeout=self._admin.timeout_s)
         try:
             await self._admin.answer(answers[topic])
         except KafkaException as error:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from statechannel.adapters.kafka.clients import LOGGER, MAX_ENTRY_BYTES
+from statechannel.adapters.kafka.ownership import ClientClosed, own_producer
 from statechannel.adapters.kafka.trouble import STRANDED, Trouble, watched
 from statechannel.errors import LogUnavailable, RecordTooLarge
 from statechannel.ports import Payload
@@ -36,7 +37,7 @@ class Writer:
         self._turn = asyncio.Lock()
         self._trouble = Trouble()
         told = watched({**settings, "error_cb": self._on_error}, self._trouble)
-        self._producer = Producer(told, logger=LOGGER)
+        self._owned = own_producer(told, logger=LOGGER)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="kafka-writer", daemon=True)
         self._thread.start()
@@ -68,7 +69,8 @@ class Writer:
     def stop(self, *, flush: bool) -> None:
         """Let the thread end by itself; with `flush`, after sending what it can within a second. Idempotent."""
         if not flush:
-            self._producer.purge(blocking=False)
+            with suppress(ClientClosed), self._owned.lent() as producer:
+                producer.purge(blocking=False)
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
@@ -76,29 +78,47 @@ class Writer:
         self._thread.join(timeout_s)
 
     async def _enqueue(self, topic: str, partition: int, payloads: Sequence[Payload], append: _Append) -> None:
-        produce = self._producer.produce
+        at = 0
+        while True:
+            at = self._produce(topic, partition, payloads, at, append)
+            if at == len(payloads):
+                return
+            await asyncio.sleep(FULL_QUEUE_PAUSE_S)
+
+    def _produce(self, topic: str, partition: int, payloads: Sequence[Payload], at: int, append: _Append) -> int:
+        """Enqueue the payloads from `at` on while there is room; the first one left over."""
         report = append.report
-        for payload in payloads:
-            while True:
+        with self._owned.lent() as producer:
+            produce = producer.produce
+            for number in range(at, len(payloads)):
+                payload = payloads[number]
                 try:
                     produce(topic, payload.value, payload.key, partition, report)
-                    break
                 except BufferError:
-                    await asyncio.sleep(FULL_QUEUE_PAUSE_S)
+                    return number
+        return len(payloads)
 
     def _serve(self) -> None:
-        while not self._stopping.is_set():
-            self._poll(POLL_S)
-        with suppress(RuntimeError, KafkaException):
-            self._producer.flush(FLUSH_S)
-            self._producer.purge(blocking=False)  # fails the appends that still wait
-            self._producer.flush(POLL_S)
+        try:
+            while not self._stopping.is_set():
+                self._poll(POLL_S)
+            self._flush()
+        except ClientClosed:
+            return  # the interpreter ends
+        finally:
+            self._owned.close()
+
+    def _flush(self) -> None:
+        with self._owned.lent() as producer, suppress(RuntimeError, KafkaException):
+            producer.flush(FLUSH_S)
+            producer.purge(blocking=False)  # fails the appends that still wait
+            producer.flush(POLL_S)
 
     def _poll(self, timeout_s: float) -> None:
         # RuntimeError: a report's loop is closed, and nobody waits for it any more
-        with suppress(RuntimeError):
+        with self._owned.lent() as producer, suppress(RuntimeError):
             try:
-                self._producer.poll(timeout_s)
+                producer.poll(timeout_s)
             except KafkaException as error:  # the client reports a fatal error so, instead of by `error_cb`
                 self._on_error(error.args[0])
         if self._trouble.stranded:
