@@ -1,4 +1,7 @@
-"""The written style, kept true by a test. Each failure names the file and says what to do instead."""
+"""The written style, kept true by a test. Each failure names the file and says what to do instead.
+
+Every module is parsed once for all of these tests, which run on one worker.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("style")
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("statechannel", "loadmanager", "api")
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
-TEST_NAME_LENGTH = 72
-LONG_TEST_NAMES = {"history", "simulation"}
-"""Folders of tests whose names are still longer."""
 OVERSIZE: dict[str, int] = {}
 """`path` or `path::function` to its present length, where it is above the limit: it may shrink, never grow."""
 
@@ -68,12 +72,17 @@ PASSED_IN = {("random", "Random"), ("datetime", "timedelta"), ("datetime", "date
 """Types of values that come in as arguments; what makes one out of thin air is looked for in the calls."""
 AMBIENT_CALL = re.compile(r"(time|random|secrets|uuid)\.\w+|(\w+\.)*(now|utcnow|today)|Random|os\.urandom|open")
 
-MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:home|root|work|Users|mnt)/[a-z0-9_.-]+", re.IGNORECASE)
+COMMANDS = "api/loadmanager_api/cli/"
+WRITERS = {"echo", "secho", "echo_via_pager"}
+
+MACHINE_PATH = re.compile(r"/(?<![\w.:/-]/)(?:home|root|work|Users|mnt)/[a-z0-9_.-]+", re.IGNORECASE)
 REGISTRY_HOST = re.compile(
     r"\b(?:pypi|test\.pypi|pythonhosted|golang|npmjs|crates|repo1\.maven|repo\.maven|ghcr|quay|gcr)"
     r"(?:\.[a-z]+)*\.(?:org|io|com)\b(?=[/\"'\s:]|$)|\bproxy\.[a-z]+\.(?:org|io)\b",
     re.IGNORECASE,
 )
+TOP_LEVEL = re.compile(r"\.(?:org|io|com)\b", re.IGNORECASE)
+"""Every name of a registry has one: quick to look for."""
 TEXT = {".py", ".md", ".txt", ".toml", ".yaml", ".yml", ".xml", ".cfg", ".ini", ".sh", ".log", ".json", ".html", ""}
 
 
@@ -98,17 +107,62 @@ def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), short(path))
+class Module(NamedTuple):
+    """What these tests ask about one module."""
+
+    documented: bool
+    lines: int
+    functions: dict[str, int]
+    """Lines of each function by its qualified name, docstring included."""
+    ambient: list[tuple[int, str]]
+    """Of a core: where it reaches for clocks, chance, sockets or files."""
+    writes: bool
+    """It writes to the terminal by itself."""
 
 
-def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+@cache
+def parsed() -> dict[Path, Module]:
+    return {path: parse(path.read_text(encoding="utf-8"), short(path)) for path in sources()}
+
+
+def parse(source: str, name: str) -> Module:
+    tree = ast.parse(source, name)
+    return Module(
+        documented=not source or ast.get_docstring(tree) is not None,
+        lines=len(source.splitlines()),
+        functions=dict(functions(tree.body)),
+        ambient=list(ambient(tree)) if ROOT / name in cores() else [],
+        writes=any(isinstance(node, ast.Attribute) and node.attr in WRITERS for node in ast.walk(tree))
+        if name.startswith(COMMANDS)
+        else False,
+    )
+
+
+@cache
+def cores() -> set[Path]:
+    return set(modules(*PURE))
+
+
+def functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, int]]:
     """Every function's qualified name and its length in lines, docstring included."""
-    for node in ast.iter_child_nodes(tree):
-        name = f"{prefix}{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield name, (node.end_lineno or node.lineno) - node.lineno + 1
-        yield from functions(node, f"{name}." if name else prefix)
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield f"{prefix}{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
+                yield from functions(node.body, f"{prefix}{node.name}.")
+            case ast.ClassDef():
+                yield from functions(node.body, f"{prefix}{node.name}.")
+            case ast.If() | ast.For() | ast.AsyncFor() | ast.While():
+                yield from functions([*node.body, *node.orelse], prefix)
+            case ast.With() | ast.AsyncWith():
+                yield from functions(node.body, prefix)
+            case ast.Try() | ast.TryStar():
+                handled = [each for handler in node.handlers for each in handler.body]
+                yield from functions([*node.body, *handled, *node.orelse, *node.finalbody], prefix)
+            case ast.Match():
+                yield from functions([each for case in node.cases for each in case.body], prefix)
+            case _:
+                pass
 
 
 def ambient(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -136,18 +190,18 @@ def test_no_module_has_a_name_that_says_nothing():
 
 
 def test_every_module_opens_with_a_docstring():
-    bad = [short(path) for path in sources() if path.stat().st_size and not ast.get_docstring(tree_of(path))]
+    bad = [short(path) for path, module in parsed().items() if not module.documented]
     assert not bad, "open these with what they decide or do, and what not"
 
 
 def test_files_are_short():
-    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
+    lengths = {short(path): module.lines for path, module in parsed().items()}
     bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FILE_LINES))]
     assert not bad
 
 
 def test_functions_are_short():
-    lengths = {f"{short(path)}::{name}": length for path in sources() for name, length in functions(tree_of(path))}
+    lengths = {f"{short(path)}::{name}": n for path, each in parsed().items() for name, n in each.functions.items()}
     bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FUNCTION_LINES))]
     assert not bad
 
@@ -155,21 +209,21 @@ def test_functions_are_short():
 def test_the_ratchet_names_only_what_is_still_oversize():
     for name, allowed in OVERSIZE.items():
         path, _, function = name.partition("::")
-        source = ROOT / path
-        lengths = dict(functions(tree_of(source))) if function else {"": len(source.read_text().splitlines())}
+        module = parsed()[ROOT / path]
+        lengths = module.functions if function else {"": module.lines}
         limit = FUNCTION_LINES if function else FILE_LINES
         assert limit < lengths.get(function, 0) <= allowed, f"{name} shrank or is gone: take its entry out"
 
 
-def test_names_of_tests_are_short_sentences():
+def test_nothing_is_mocked_and_no_default_of_a_function_is_patched():
+    """A test may set a constant, count calls that it passes on, or put a fault where no port can have it."""
+    mock = re.compile(r"unittest[.]mock|import (?:\w+, )*mock\b|(?:Magic|Async)Mock\(|__defaults[_]_")
     found = [
-        f"{short(path)}::{name}"
+        f"{short(path)}:{line_of(match)}: {match[0]}"
         for path in modules("tests/**/*.py")
-        if path.relative_to(ROOT).parts[1] not in LONG_TEST_NAMES
-        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
-        if len(name) > TEST_NAME_LENGTH
+        for match in mock.finditer(path.read_text(encoding="utf-8"))
     ]
-    assert not found, f"say it in {TEST_NAME_LENGTH} characters: test_transfer_is_refused_when_target_is_draining"
+    assert not found, "use the real thing or a simulated port; pass the argument"
 
 
 def test_the_pure_modules_are_there():
@@ -179,22 +233,19 @@ def test_the_pure_modules_are_there():
 
 def test_commands_write_to_the_terminal_in_one_place():
     """Else what comes from outside would be obeyed by it: `loadmanager_api.cli.echoing.echo` shows it."""
-    writers = {
-        short(path)
-        for path in modules("api/loadmanager_api/cli/**/*.py")
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "echo_via_pager"}
-    }
-    assert writers == {
+    assert {short(path) for path, module in parsed().items() if module.writes} == {
         "api/loadmanager_api/cli/echoing.py",
         "api/loadmanager_api/cli/printing.py",
     }  # the latter for lines of cells that it cleaned
 
 
-@pytest.mark.parametrize("path", modules(*PURE), ids=short)
-def test_a_core_reads_no_clock_throws_no_dice_and_opens_no_socket(path: Path):
-    found = [f"{short(path)}:{line} uses {what}: take it as an argument" for line, what in ambient(tree_of(path))]
-    assert not found
+def test_a_core_reads_no_clock_throws_no_dice_and_opens_no_socket():
+    found = [
+        f"{short(path)}:{line} uses {what}: take it as an argument"
+        for path in sorted(cores())
+        for line, what in parsed()[path].ambient
+    ]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(
@@ -225,19 +276,23 @@ def test_what_a_core_may_do_is_let_through():
     assert not list(ambient(ast.parse(source)))
 
 
-def texts() -> Iterator[tuple[Path, int, str]]:
+def texts() -> Iterator[tuple[Path, str]]:
     for path in tracked():
         if path.suffix in TEXT:
-            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-                yield path, number, line
+            yield path, path.read_text(encoding="utf-8", errors="replace")
+
+
+def line_of(match: re.Match[str]) -> int:
+    return match.string.count("\n", 0, match.start()) + 1
 
 
 def test_no_file_names_a_path_of_somebodys_machine_or_a_package_registry():
     found = [
-        f"{short(path)}:{number}: {match[0]}"
-        for path, number, line in texts()
+        f"{short(path)}:{line_of(match)}: {match[0]}"
+        for path, text in texts()
         for pattern in (MACHINE_PATH, REGISTRY_HOST)
-        if (match := pattern.search(line))
+        if pattern is MACHINE_PATH or TOP_LEVEL.search(text)
+        for match in pattern.finditer(text)
     ]
     assert not found, "use a relative path, or a setting that the environment gives"
 
