@@ -1,8 +1,11 @@
-"""Shared by all tests: the real servers (see `tests/servers.py`), Hypothesis without its timing checks, no contexts."""
+"""Shared by all tests: the real servers (see `tests/servers.py`), Hypothesis without its timing checks, no contexts,
+bytecode that is kept.
+"""
 
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 
 from hypothesis import settings
@@ -12,6 +15,10 @@ pytest_plugins = ("tests.servers", "tests.tiers")
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="loadmanager-config-")
 """Empty: the contexts of whoever runs the tests name clusters of theirs. Programs in Go and browsers write there."""
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Bytecode is kept: else each process that a test starts compiles all that it imports, half of the start of a broker."""
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
