@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all that a newcomer needs; both set up what they use.
 SHELL := bash
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE # else each process that a test starts compiles all that it imports
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 PARALLEL := -n $(or $(WORKERS),2) --dist loadgroup
