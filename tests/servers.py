@@ -42,10 +42,9 @@ S = TypeVar("S", bound=Server)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with real servers share one worker."""
     for item in items:
-        for mark, group in GROUPS.items():
-            if item.get_closest_marker(mark):
-                item.add_marker(pytest.mark.xdist_group(group))
-                break
+        groups = [GROUPS[mark.name] for mark in item.iter_markers() if mark.name in GROUPS]
+        if groups:
+            item.add_marker(pytest.mark.xdist_group(min(groups)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -16,7 +16,7 @@ from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.session import Spark, session
 
-HERE = Path(__file__).parent
+HERE = "tests/history/"
 SOCKETS = (
     "ignore:unclosed <socket.socket:ResourceWarning",
     "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning",
@@ -39,11 +39,11 @@ keep 48 MB for compiled code, which a few hundred tests fill; it compiles nothin
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+        if item.nodeid.startswith(HERE) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.slow)
             if not any(item.get_closest_marker(mark) for mark in ("kafka", "zookeeper", "xdist_group")):
-                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
+                item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0].removeprefix(HERE)))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(PATIENCE_S))
             for ignored in SOCKETS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from stack.prometheus import PrometheusServer
 from tests.observability.rules import quick
 
 WAIT_S = 120
-HERE = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)  # the tiers read the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a real Prometheus wait for many scrapes."""
     for item in items:
-        if HERE in item.path.parents and {"prometheus", "let_in"} & set(getattr(item, "fixturenames", ())):
+        if item.nodeid.startswith("tests/observability/") and {"prometheus", "let_in"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.prometheus)
 
