@@ -32,6 +32,7 @@ async def test_a_setting_is_set_shown_and_left_to_each_broker_again(cluster: Clu
     assert [each["old"] for each in await as_json(cluster, "config", "history", "balancing_budget")] == [None, 0.1]
 
 
+@pytest.mark.slow
 async def test_lists_and_histories_are_filtered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.start()
     for value in ("0.1", "0.2"):

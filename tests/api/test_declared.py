@@ -202,6 +202,7 @@ def test_no_route_declares_what_it_never_answers() -> None:
         assert set(map(str, EVERYWHERE)) <= set(each.responses), each.path
 
 
+@pytest.mark.slow
 async def test_head_is_get_without_its_body(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
@@ -219,6 +220,7 @@ async def test_head_is_get_without_its_body(cluster: Cluster) -> None:
     assert (await cluster.ask("HEAD", "/v1/lookup"))[0] == 405
 
 
+@pytest.mark.slow
 async def test_options_and_405_name_all_methods_of_a_path(cluster: Cluster) -> None:
     await cluster.start()
     for template, rules in RULES.items():

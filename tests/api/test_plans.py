@@ -87,6 +87,7 @@ async def test_a_plan_is_proposed_approved_run_verified_and_undone_at_any_broker
     await cluster.until(lambda: len(owned(cluster, bundles, 0)) == len(bundles))
 
 
+@pytest.mark.slow
 async def test_verifying_shows_predicted_against_actual_usage(cluster: Cluster) -> None:
     await lopsided(cluster, balancing=False, balancing_budget=1.0)
     plan = await as_json(cluster, "plan", "propose")

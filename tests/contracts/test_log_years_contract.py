@@ -247,6 +247,7 @@ async def test_a_trim_of_an_empty_partition_changes_nothing(log, topic):
     assert texts(await tailed(log, topic, [0, 0], 1)) == ["first"]
 
 
+@pytest.mark.slow
 async def test_trims_and_appends_take_turns_for_long(log, topic):
     for turn in range(30):
         await log.append(topic, 0, values(*(f"{turn}.{i}" for i in range(5))))

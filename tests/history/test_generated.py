@@ -83,6 +83,7 @@ def test_what_brokers_carry_is_what_their_bundles_cost() -> None:
         assert row["in_rate_msg_s"] == pytest.approx(minutes[row["minute"], row["broker"]])
 
 
+@pytest.mark.slow
 def test_reports_name_the_hottest_first() -> None:
     reports = defaultdict(list)
     for row in made("bundle_load"):

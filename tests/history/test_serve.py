@@ -61,6 +61,7 @@ def test_commands_find_a_warm_session_and_it_ends_when_it_is_told(lake: Lake, tm
     assert address.removeprefix("sc://") in after.stderr
 
 
+@pytest.mark.slow
 def test_it_ends_with_an_error_once_its_jvm_has_ended():
     with serving("--memory", "1g") as (server, _):
         [java] = [each for each in psutil.Process(server.pid).children(recursive=True) if each.name() == "java"]

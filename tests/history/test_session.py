@@ -59,6 +59,7 @@ def test_what_the_jvm_says_is_passed_on_but_for_one_line_also_if_nobody_listens(
             os.close(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "submitted", "has"),
     [({}, "", 3), ({"spark.sql.shuffle.partitions": "7"}, "", 7), ({}, "spark.sql.shuffle.partitions 16", 16)],
@@ -77,6 +78,7 @@ def test_standard_output_has_the_answer_alone(lake: Lake) -> None:
     assert {"table": "audit", "days_joined": 0, "rows_removed": 0} in answer
 
 
+@pytest.mark.slow
 def test_what_still_runs_at_the_end_is_cancelled_and_tells_no_errors() -> None:
     """An adaptive plan may leave stages running that it needs no more; they would lose their workers."""
     run = subprocess.run([sys.executable, "-c", LEFT_RUNNING], capture_output=True, text=True, timeout=120, check=True)

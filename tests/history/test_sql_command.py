@@ -180,6 +180,7 @@ def test_a_lake_of_a_newer_format_is_refused(tmp_path: Path):
     assert "format 99" in sql(tmp_path, "SELECT * FROM move").stderr
 
 
+@pytest.mark.slow
 def test_a_duckdb_file_has_all_views_with_comments(root: Path, tmp_path: Path):
     file = tmp_path / "history.duckdb"
     for _ in range(2):  # the second replaces the first

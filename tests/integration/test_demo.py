@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = (sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", "demo")
 
 
+@pytest.mark.slow
 async def test_a_short_demo_loses_brokers_and_no_request(tmp_path: Path):
     await _lose_brokers_and_no_request(tmp_path)
 
@@ -79,6 +80,7 @@ def _left_in(directory: Path) -> list[Path]:
     return list(directory.glob("loadmanager-demo-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number: signal.Signals):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -107,6 +109,7 @@ async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number:
     assert not alive
 
 
+@pytest.mark.slow
 async def test_options_that_make_no_sense_are_refused(tmp_path: Path):
     for options, advice in (
         (("--seconds", "3"), "at least 10 seconds"),

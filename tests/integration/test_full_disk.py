@@ -21,6 +21,7 @@ def on_a_small_disk(directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_writes_and_costs_no_ownership(tmp_path: Path) -> None:
     run = on_a_small_disk(tmp_path)
     if "unshare" in run.stderr or "mount:" in run.stderr:

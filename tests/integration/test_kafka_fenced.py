@@ -108,6 +108,7 @@ async def test_tails_and_appends_go_on_with_new_clients(proxied, caplog):
             assert offsets == list(range(len(offsets))), "it goes on where it was"
 
 
+@pytest.mark.slow
 async def test_producer_that_says_that_it_is_stranded_gives_way(proxied):
     async with behind(proxied) as (_, log):
         first = log._writer

@@ -340,6 +340,7 @@ async def test_after_an_outage_appends_and_tails_go_on_by_themselves(proxied_kaf
             assert (await answered(lambda: log.ends("channel")))[0] >= 1 + len(found)
 
 
+@pytest.mark.slow
 async def test_an_append_that_gets_no_answer_fails_after_the_request_time_out(proxied_kafka, prefix):
     server, port = proxied_kafka
     target = f"127.0.0.1:{server.listener_port(PROXY)}"

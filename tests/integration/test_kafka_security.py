@@ -91,6 +91,7 @@ async def test_every_client_says_who_it_is(guarded, prefix, listener):
         assert await log.begins("channel") == (1,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", [SASL, TLS])
 async def test_a_wrong_password_is_named_as_the_cause(guarded, prefix, listener, caplog):
     log = log_at(guarded, listener, prefix, credentials(guarded, listener, "wrong"))

@@ -227,6 +227,7 @@ async def _backed_up_and_restored(cluster: Cluster, owners: dict[Bundle, str]) -
         assert {table.token(entry).generation for entry in table} == {2}
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_started_on_the_old_log_says_where_to_go(tmp_path: Path):
     old = Cluster(tmp_path, log=f"sqlite:{tmp_path}/cluster.db", session_timeout_s="4")
     log, new = old.settings["log"], f"sqlite:{tmp_path}/new.db"

@@ -223,6 +223,7 @@ async def test_tls_with_a_certificate_of_ours_and_the_servers_checked(server, ro
         assert "zookeeper: writes" in found
 
 
+@pytest.mark.slow
 @needs_openssl
 @pytest.mark.parametrize("fault", ["another authority", "another name"])
 async def test_a_server_that_cannot_show_who_it_is_gets_nothing(server, root, tmp_path, fault):

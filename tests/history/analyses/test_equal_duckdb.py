@@ -49,6 +49,7 @@ def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, together: di
     assert difference(together[name], theirs, ANALYSES[name].order) == ""
 
 
+@pytest.mark.slow
 def test_what_is_not_equal_is_seen() -> None:
     one = pa.table({"bundle": ["a", "b"], "load": [1.0, None], "count": [1, 2]})
     assert difference(one, one.take([1, 0]), ("bundle",)) == ""

@@ -89,6 +89,7 @@ def test_who_broke_a_rule_comes_after_all_who_did_not():
     assert "leave the settings" in verdict(table, config_of(CANDIDATES[0], Settings()))
 
 
+@pytest.mark.slow
 def test_a_picture_and_json_of_it(tmp_path):
     days = hard_days()
     given = rows(recorded=days + 0.1, plan=days, avg=[None] * WINDOWS)

@@ -60,6 +60,7 @@ def in_cores(game: RecordedGame, bundle: str) -> list[float]:
     return game.scenario.load[:, row, CPU].round(9).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["zipf", "restart", "mixed"])
 def test_a_run_is_read_as_it_was(workload):
     run = play(make(workload, Size(5, 40, 30), 3), "plan")

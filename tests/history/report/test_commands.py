@@ -162,6 +162,7 @@ def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     ]
 
 
+@pytest.mark.slow
 def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Path):
     asyncio.run(write(tmp_path / "log.db", records(seed=1)))
     ours = re.compile(r"\[\d+/\d+\] [\w ]+, [\d.]+ s|published: ")

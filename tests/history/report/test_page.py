@@ -50,6 +50,7 @@ def week() -> Made:
     return made(msgspec.structs.replace(week, cells=cells, failovers=failovers), MADE)
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_from_anywhere(week: Made):
     assert Reader(week.html).fetched == []
     assert not re.search(r"url\((?!#)|@import|https?://|fetch\(|XMLHttp|WebSocket|import\(", week.html)
@@ -62,6 +63,7 @@ def test_every_picture_is_in_it_and_a_file(week: Made):
     assert all(png.startswith(b"\x89PNG") for png in week.pictures.values())
 
 
+@pytest.mark.slow
 def test_names_are_text_and_never_markup(week: Made):
     assert EVIL not in week.html
     assert Reader(week.html).tags.count("script") == 1
@@ -84,6 +86,7 @@ def test_its_size_stays_small(week: Made):
     assert len(week.html) < 4 << 20
 
 
+@pytest.mark.slow
 def test_where_nothing_happened_it_says_so_and_draws_no_empty_picture():
     empty = ("rounds", "moves", "gap_shares", "gaps", "failovers", "history", "forecast", "capacity")
     calm = made(material(**{name: list[Any]() for name in empty}, found=Found()), MADE)
@@ -93,6 +96,7 @@ def test_where_nothing_happened_it_says_so_and_draws_no_empty_picture():
         assert text in calm.html
 
 
+@pytest.mark.slow
 def test_a_violation_of_the_audit_is_not_called_clean():
     audit = found().audit
     assert audit is not None

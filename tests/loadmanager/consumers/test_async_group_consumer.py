@@ -46,6 +46,7 @@ async def test_records_are_read_once_and_callbacks_run_on_the_loop(world: World)
     assert not seen.keys() & after.seen.keys(), "all was committed"
 
 
+@pytest.mark.slow
 async def test_a_cancelled_call_loses_no_record(world: World) -> None:
     """Cancelled at any of its steps."""
     await asyncio.to_thread(world.send, 300)

@@ -69,6 +69,7 @@ async def test_moves_and_death_of_the_coordinator_are_not_noticed(world: World) 
     assert_read_once(world, *readings)
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_closes_tells_what_it_gives_up(world: World) -> None:
     reading = Reading(world)
     await world.until(lambda: len(reading.seen) > 50)
