@@ -18,7 +18,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-"""Bytecode is kept: else each process that a test starts compiles all that it imports, half of the start of a broker."""
+"""Bytecode is kept: else each process that a test starts compiles all that it imports, half of a broker's start."""
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
