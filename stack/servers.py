@@ -5,15 +5,21 @@ Here are Kafka and ZooKeeper; `stores.py` has those in which services keep their
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from stack.jars import classpath, java
 from stack.kafka_security import PROTOCOLS, Security
@@ -29,21 +35,35 @@ ATTEMPTS = 5
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
+_RESERVATIONS = Path(tempfile.gettempdir()) / f"loadmanager-ports-{os.getuid()}"
+"""Each process locks the byte at the number of each port that it was given; the locks end with the process."""
 _GIVEN = set[int]()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment, and that this process was not given before."""
-    for port in random.sample(PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in _GIVEN:
+    """A loopback port that is free at this moment, and that no running process of this user was given before."""
+    for port in random.sample(PORTS, min(200, len(PORTS))):
+        if port not in _GIVEN and _reserve(port):
             _GIVEN.add(port)
-            return port
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind((HOST, port))
+                return port
     raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
+
+
+@cache
+def _reservations() -> BinaryIO:
+    """Open as long as this process runs: closing the file would end its locks."""
+    return _RESERVATIONS.open("ab")
+
+
+def _reserve(port: int) -> bool:
+    """Returns True if no other process has it."""
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 class Server(ABC):
