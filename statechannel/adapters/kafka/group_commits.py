@@ -4,13 +4,15 @@
 # (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from statechannel.errors import LogError
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
@@ -34,6 +36,7 @@ class GroupCommits:
         check_client_settings(client_settings or {})
         connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
         self._admin = Admin(admin_settings(connection), bootstrap, request_timeout_s)
+        self._offsets = GroupOffsets(connection)
         self._timeout_s = request_timeout_s
 
     async def commit(
@@ -50,11 +53,8 @@ class GroupCommits:
         ]
 
         async def ask() -> None:
-            request = [ConsumerGroupTopicPartitions(group, wanted)]
-            with self._admin.lent() as client:
-                answers = client.alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
             try:
-                _check(await self._admin.answer(answers[group]))
+                _check(await asyncio.to_thread(self._offsets.commit, group, wanted, self._timeout_s))
             except KafkaException as error:
                 self._refuse(group, error)
                 raise
@@ -82,8 +82,8 @@ def pulled_of(metadata: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _check(answer: ConsumerGroupTopicPartitions) -> None:
+def _check(places: Sequence[TopicPartition]) -> None:
     """Raise the error of the first partition that has one."""
-    for each in answer.topic_partitions or []:
+    for each in places:
         if each.error is not None:
             raise KafkaException(each.error)

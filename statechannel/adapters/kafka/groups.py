@@ -18,8 +18,8 @@ from confluent_kafka.admin import ListConsumerGroupsResult, OffsetSpec, TopicMet
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, is_forbidden, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
-from statechannel.adapters.kafka.committed import committed_offsets
 from statechannel.adapters.kafka.group_commits import pulled_of
+from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
 from statechannel.adapters.kafka.store_times import StoreTimes
@@ -53,6 +53,7 @@ class KafkaGroups:
             self._admin = Admin(admin_settings(self._connection), bootstrap, request_timeout_s)
         except KafkaException as error:
             raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+        self._offsets = GroupOffsets(self._connection)
         self._times = StoreTimes(self._connection)
         self._leaderless = frozenset[tuple[str, int]]()
 
@@ -158,7 +159,7 @@ class KafkaGroups:
             (name, number) for name, topic in topics.items() if topic.error is None for number in topic.partitions
         ]
         left_s = max(0.1, deadline_s - time.monotonic())
-        return _by_topic(committed_offsets(self._connection, group, places, left_s))
+        return _by_topic(self._offsets.committed(group, places, left_s))
 
     def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
         """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""

@@ -42,6 +42,7 @@ class Owned(Generic[C]):
         self._closing = False
         self._turn = threading.Lock()
         self._ended = threading.Event()
+        self._finalizer: weakref.finalize[..., object] | None = None
         if _exiting.is_set():
             self._free()
             raise ClientClosed("the interpreter is ending")
@@ -93,10 +94,13 @@ class Owned(Generic[C]):
     def close_with(self, owner: object) -> None:
         """Close it soon after `owner` is freed, which may be on any thread, a client's own ones too."""
         _closer.start()  # a finalizer must not: it may run within the code that starts threads
-        weakref.finalize(owner, _left.put, self).atexit = False
+        self._finalizer = weakref.finalize(owner, _left.put, self)
+        self._finalizer.atexit = False
 
     def _free(self) -> None:
         client, self._client = self._client, None
+        if self._finalizer is not None:
+            self._finalizer.detach()
         try:
             if client is not None:
                 self._end(client)
