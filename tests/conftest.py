@@ -20,5 +20,8 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Bytecode is kept: else each process that a test starts compiles all that it imports, half of a broker's start."""
 
+os.environ["PYTHONFAULTHANDLER"] = "1"
+"""Workers and every Python process that a test starts write their stacks when native code ends them."""
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

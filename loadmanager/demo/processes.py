@@ -27,7 +27,10 @@ class Child:
 
     @classmethod
     async def start(cls, module: str, arguments: Sequence[str], *, errors: Path, path: Path | None = None) -> Child:
-        """`python -m module arguments…`, with `path` before the others on the module path."""
+        """`python -m module arguments…`, with `path` before the others on the module path.
+
+        Its Python stacks are in `errors` if native code ends it.
+        """
         search = os.pathsep.join(filter(None, (path and str(path), os.environ.get("PYTHONPATH"))))
         with errors.open("ab") as sink:
             process = await asyncio.create_subprocess_exec(
@@ -35,7 +38,7 @@ class Child:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=sink,
-                env={**os.environ, "PYTHONPATH": search} if search else None,
+                env={**os.environ, "PYTHONPATH": search, "PYTHONFAULTHANDLER": "1"},
                 limit=LINE_BYTES,
                 start_new_session=True,
             )

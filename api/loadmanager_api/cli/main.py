@@ -9,6 +9,7 @@ import click
 from loadmanager_api.cli.lazy import LazyGroup
 from loadmanager_api.cli.options import remote_options
 from loadmanager_api.cli.remote import Typed
+from statechannel.runtime.tracebacks import write_tracebacks
 
 EXIT_CODES = """Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 try again later: no broker answers, or the
 broker cannot answer yet (503)."""
@@ -103,4 +104,5 @@ COMMANDS = {
 @click.pass_context
 def main(ctx: click.Context, **typed: Any) -> None:
     """Ask a cluster who owns which bundle, move bundles, drain brokers, and run a broker."""
+    write_tracebacks()
     ctx.obj = Typed(**typed)
