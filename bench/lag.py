@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +193,14 @@ async def _timed(ask) -> float:
 
 def _fill(address: str) -> None:
     """Topics with one record in each partition; a group that has consumed them, and one that has not."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+    from confluent_kafka import KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
 
+    from statechannel.adapters.kafka.clients import connection_settings
+    from statechannel.adapters.kafka.group_offsets import GroupOffsets
+
     connection: dict[str, Any] = {"bootstrap.servers": address, "broker.address.family": "v4"}
+    offsets = GroupOffsets(connection_settings(address, {}, 300.0))
     admin, began_s, each = AdminClient(connection), time.perf_counter(), KAFKA_PARTITIONS // TOPICS
     for topic in range(TOPICS):
         new = NewTopic(f"topic-{topic}", each, 1, config={"segment.index.bytes": "4096"})
@@ -207,10 +211,11 @@ def _fill(address: str) -> None:
         producer.produce(topic, b"x", partition=queue)
     assert producer.flush(300) == 0
     for group, offset in (("level", 1), ("behind", 0)):
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(*place, offset) for place in places])
+        wanted = [TopicPartition(*place, offset) for place in places]
         while True:  # a new Kafka takes a moment to know who keeps a group's offsets
-            done = admin.alter_consumer_group_offsets([wanted], request_timeout=300)[group].result(300)
-            if not any(place.error for place in done.topic_partitions):
-                break
+            with suppress(KafkaException):
+                done = offsets.commit(group, wanted, 300)
+                if not any(place.error for place in done):
+                    break
     took_s = time.perf_counter() - began_s
     emit("lag", f"{KAFKA_PARTITIONS:,} partitions created, with a record and two groups", took_s, "s")

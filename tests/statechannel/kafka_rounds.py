@@ -70,7 +70,7 @@ class Rounds:
         """Clients that are never closed: a thread holds them until the process ends."""
 
     async def run(self, count: int) -> None:
-        threading.Thread(target=lambda held: time.sleep(PROCESS_S), args=(self._left,), daemon=True).start()
+        threading.Thread(target=_hold, args=(self._left,), daemon=True).start()
         for done in range(0, count, BESIDE):
             await asyncio.gather(*(self._round(number) for number in range(done, min(count, done + BESIDE))))
         self._ask_and_leave()
@@ -138,6 +138,10 @@ class Rounds:
             threading.Thread(target=call, daemon=True).start()
         threading.Thread(target=_ask, args=(groups,), daemon=True).start()
         time.sleep(self._by.random() * ROUND_S)
+
+
+def _hold(_clients: list[object]) -> None:
+    time.sleep(PROCESS_S)
 
 
 def _calls_of_a_member(member: KafkaClient) -> list[Callable[[], None]]:
@@ -232,6 +236,7 @@ def main() -> int:
         faulthandler.enable()
         asyncio.run(Rounds(given.address, random.Random(given.seed)).run(given.rounds))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))  # so that the server ends too
     with tempfile.TemporaryDirectory(prefix="kafka-rounds-") as directory:
         server = KafkaServer(Path(directory))
         server.start()

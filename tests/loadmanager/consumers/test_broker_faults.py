@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from stack.servers import free_port
+from statechannel.adapters.kafka.clients import connection_settings
+from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from tests.servers import coordination_root, shared_kafka, shared_zookeeper, topic_prefix
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(300)]
@@ -133,6 +135,7 @@ class World:
         ]
         self.brokers = [BrokerProcess(options, directory) for _ in range(BROKERS)]
         self.admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
+        self.offsets = GroupOffsets(connection_settings(kafka, {}, WAIT_S))
         self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(WAIT_S)
         self.until(lambda: all(len(each.ask("GET", "/v1/brokers") or ()) == BROKERS for each in self.brokers))
         self.until(
@@ -169,9 +172,8 @@ class World:
 
     def committed(self) -> int:
         """The sum of the group's offsets in Kafka."""
-        wanted = [ConsumerGroupTopicPartitions(self.group)]
-        found = self.admin.list_consumer_group_offsets(wanted)[self.group].result(WAIT_S)
-        return sum(place.offset for place in found.topic_partitions if place.offset >= 0)
+        found = self.offsets.committed(self.group, [(self.topic, number) for number in range(PARTITIONS)], WAIT_S)
+        return sum(place.offset for place in found if place.offset >= 0)
 
     def goes_on(self) -> None:
         """Some more is read, and committed by whoever coordinates then."""

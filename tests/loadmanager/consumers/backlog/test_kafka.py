@@ -7,11 +7,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from loadmanager.broker.wiring import open_group_offsets
@@ -24,6 +24,8 @@ from loadmanager.errors import NotFound, Unavailable
 from loadmanager.settings import Settings
 from stack.kafka_security import PROTOCOLS, SASL
 from stack.servers import HOST, KafkaServer
+from statechannel.adapters.kafka.clients import connection_settings
+from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from statechannel.adapters.kafka.groups import KafkaGroups
 from statechannel.errors import LogError
 from tests.servers import shared_kafka
@@ -50,6 +52,7 @@ class World:
     def __init__(self, address: str) -> None:
         self.address = address
         self.admin = AdminClient({"bootstrap.servers": address, "broker.address.family": "v4"})
+        self.offsets = GroupOffsets(connection_settings(address, {}, WAIT_S))
         self._ours = uuid.uuid4().hex[:8]
 
     def name(self, kind: str) -> str:
@@ -78,11 +81,12 @@ class World:
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> str:
         places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
-        wanted, deadline_s = [ConsumerGroupTopicPartitions(self.name(group), places)], time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + WAIT_S
         while True:  # a new Kafka takes a moment to know who keeps a group's offsets
-            done = self.admin.alter_consumer_group_offsets(wanted)[self.name(group)].result(WAIT_S)
-            if not any(place.error for place in done.topic_partitions):
-                return self.name(group)
+            with suppress(KafkaException):
+                done = self.offsets.commit(self.name(group), places, WAIT_S)
+                if not any(place.error for place in done):
+                    return self.name(group)
             assert time.monotonic() < deadline_s
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
