@@ -99,6 +99,20 @@ def test_a_namespace_is_deleted_once_all_its_bundles_are_unassigned(ledger):
     unchanged(ledger, ledger.delete_namespace("shop/never"), Reason.NO_NAMESPACE)
 
 
+def test_a_late_delete_names_the_newest_step_that_its_author_had_not_read(ledger):
+    first, second, _, _ = ledger.begin(4)
+    known = ledger.table.namespace("shop/orders")
+    late = Record(
+        "late", Action.DELETE_NAMESPACE, ledger.A, Role.ADMIN,
+        namespace="shop/orders", seen_namespace=known.revision, seen_latest=known.latest,
+    )  # fmt: skip
+    for bundle, by in ((second, ledger.A), (first, ledger.B)):
+        ledger.assign(bundle, by)
+        refusal = unchanged(ledger, ledger.replay(late), Reason.STALE)
+        assert (refusal.bundle, refusal.winner) == (bundle, ledger.entry(bundle))
+        assert f"return by {by}" in refusal.detail
+
+
 def test_a_deleted_namespace_is_recreated_only_by_who_saw_it_deleted(ledger):
     ledger.begin()
     create = ledger.log[-1][2]

@@ -20,7 +20,7 @@ from tests.api.conftest import Cluster
 
 RANGE = "0x00000000_0x40000000"
 MEMBER = "/v1/groups/{tenant}/{namespace}/{consumer_group}/members/{member}"
-PLACES = {"cluster": ("*",), "tenant": ("t/*",), "namespace": ("t/n",), "elsewhere": ("u/m",)}
+PLACES = {"cluster": ("*",), "tenant": ("t/*",), "namespace": ("t/n",), "elsewhere": ("u/m", "t/nx", "tx/*")}
 WHERE: dict[Scope, set[str]] = {
     Scope.ANYWHERE: {"cluster", "tenant", "namespace", "elsewhere"},
     Scope.NAMESPACE: {"cluster", "tenant", "namespace"},
@@ -96,6 +96,29 @@ def _with_bodies(method: str, path: str, rule: Rule) -> Iterator[Sample]:
             yield Sample(method, path, rule, Scope.CLUSTER, {"namespace": "t/n", "broker": "nobody:1"})
             if "balancing" in path:
                 yield Sample(method, path, rule, Scope.CLUSTER, {})
+
+
+@pytest.mark.parametrize(
+    ("scope", "namespaces", "tenants"),
+    [
+        ("t/n", {"t/n"}, set[str]()),
+        ("t/nx", {"t/nx"}, set[str]()),
+        ("t/*", {"t/n", "t/nx", "t/x"}, {"t"}),
+        ("tx/*", {"tx/n"}, {"tx"}),
+        ("*", {"t/n", "t/nx", "t/x", "tx/n", "u/t"}, {"t", "tx", "u"}),
+    ],
+)
+def test_a_grant_counts_for_what_it_names_and_not_for_longer_names(
+    scope: str, namespaces: set[str], tenants: set[str]
+) -> None:
+    grants = Grants([AccessPolicy(AccessRole.OPERATOR, ("ann",), (scope,))])
+    everywhere = {"t/n", "t/nx", "t/x", "tx/n", "u/t"}
+    for role in (AccessRole.VIEWER, AccessRole.OPERATOR):
+        assert {each for each in everywhere if grants.in_namespace("ann", role, each)} == namespaces
+        assert {each for each in ("t", "tx", "u") if grants.in_tenant("ann", role, each)} == tenants
+        assert grants.in_cluster("ann", role) is (scope == "*")
+    for who, role in (("ann", AccessRole.ADMIN), ("anna", AccessRole.VIEWER), ("an", AccessRole.VIEWER)):
+        assert not any(grants.in_namespace(who, role, each) for each in everywhere)
 
 
 def test_a_route_without_a_rule_is_refused_when_it_is_made() -> None:

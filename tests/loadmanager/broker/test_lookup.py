@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.lookup import Lookup
+from loadmanager.broker.lookup import FIRST_REST_S, LAST_REST_S, Lookup
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle, Key
-from statechannel.law.record import Action, BrokerId
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from tests.loadmanager.small_world import NAMESPACE, A, B, Hand, membership_of, replica, see, virtually
@@ -28,8 +28,12 @@ class Asked:
     def __init__(self, lookup: Lookup, hand: Hand, membership: Membership, bundle: Bundle) -> None:
         self.lookup, self.hand, self.membership, self.bundle = lookup, hand, membership, bundle
         self.places: list[BrokerId | None] = [B]
+        self.to_place: list[Ownership] = []
+        """What was to be placed, in order."""
+        self.look: Callable[[], bool] = lambda: False
 
     def place(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
+        self.to_place += entries
         return [self.places.pop(0) if len(self.places) > 1 else self.places[0] for _ in entries]
 
     def state(self) -> State:
@@ -43,7 +47,7 @@ async def asked(world: World) -> AsyncGenerator[Asked]:
         hand = Hand(channel)
         (bundle,) = await hand.create()
         one = Asked(None, hand, membership, bundle)  # type: ignore[arg-type]
-        one.lookup = Lookup(A, channel, membership, one.place, world.loop.time)
+        one.lookup = Lookup(A, channel, membership, one.place, world.loop.time, look=lambda: one.look())
         yield one
         one.lookup.close()
 
@@ -151,6 +155,55 @@ async def test_a_broker_that_declines_for_ever_gets_the_bundle_ever_more_rarely(
         assert 20 < records < 100, "neither a loop nor given up"
         with pytest.raises(Unavailable):
             await lookup
+
+
+@virtually
+async def test_a_broker_that_declined_once_is_asked_again_at_once_and_later_after_rests_that_double(world: World):
+    async with asked(world) as one:
+        before = one.hand.channel.table.next_offset(0)
+        lookup = asyncio.ensure_future(one.lookup.locate(TOPIC, 60))
+        paused_s: list[float] = []
+        for _ in range(9):
+            began_s = world.now_s
+            await world.until(lambda: one.state() is State.ASSIGNING, 3, "b gets it")
+            paused_s.append(world.now_s - began_s)
+            await one.hand.accept(Action.RELEASE, one.bundle, B)
+        rests_s = [0.0, 0.0, *(min(FIRST_REST_S * 2**times, LAST_REST_S) for times in range(7))]
+        assert paused_s == pytest.approx(rests_s, abs=0.05)
+        assert rests_s[-2:] == [LAST_REST_S] * 2
+        assert one.hand.channel.table.next_offset(0) - before == 2 * len(paused_s), "an own and a release each"
+        lookup.cancel()
+
+
+@virtually
+async def test_a_broker_that_got_the_bundle_through_another_one_does_not_rest(world: World):
+    async with asked(world) as one:
+        one.places = [B, B, A, B, B]
+        lookup = asyncio.ensure_future(one.lookup.locate(TOPIC, 10))
+        for holder in (B, B, A, B):
+            await world.until(lambda: one.state() is State.ASSIGNING, 0.05, "it is assigned at once")
+            assert one.hand.entry(one.bundle).holder == holder
+            await one.hand.accept(Action.RELEASE, one.bundle, holder)
+        await world.until(lambda: one.hand.entry(one.bundle).holder == B, 0.05, "b has declined once since a had it")
+        lookup.cancel()
+
+
+@virtually
+async def test_a_bundle_that_was_assigned_before_it_was_placed_is_not_placed(world: World):
+    async with asked(world) as one:
+        table, end = one.hand.channel.table, world.log.ends("bundle-state")
+        subject = Subject(one.bundle, one.hand.entry(one.bundle).revision)
+
+        def read_on() -> bool:
+            if one.state() is State.UNASSIGNED:
+                table.replay(0, table.next_offset(0), Record("own", Action.OWN, B, subjects=(subject,), to=B))
+            return True
+
+        one.look = read_on
+        with pytest.raises(Unavailable, match="assigning, holder b:1#1"):
+            await one.lookup.locate(TOPIC, 1)
+        assert one.to_place == []
+        assert world.log.ends("bundle-state") == end
 
 
 @virtually

@@ -42,6 +42,7 @@ async def proving(world: World, outside: Callable[[], float] | None = None) -> A
     async with replica(world) as channel:
         coordination = world.coordination_client(world.processes["a:1"], request_timeout_s=2.0)
         await coordination.start(5)
+        await coordination.identify("shop", "log")
         me = await coordination.start_incarnation("a:1", 0)
         await coordination.register(me, b"{}")
         one = Proving(Proofs(1, V), me, world.loop.time, {"its host": outside} if outside is not None else {})
@@ -148,6 +149,28 @@ async def test_a_fence_during_an_outage_is_told_when_it_is_over(world: World):
         began_s = world.now_s
         await world.until(one.task.done, 1, "the prover has ended")
         assert one.fenced_s[0] - began_s == pytest.approx(0, abs=0.5)
+
+
+@virtually
+async def test_a_lost_root_is_noted_once_and_the_channel_proves_on(world: World):
+    async with proving(world) as one:
+        await asyncio.sleep(1)
+        world.coordination.lose_everything()
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert fresh(world, one)
+        assert len(one.notes) == 1
+        assert "has lost the data of coordination root" in one.notes[0]
+        assert one.fenced_s == []
+
+
+@virtually
+async def test_a_coordination_that_does_not_answer_is_no_lost_root(world: World):
+    async with proving(world) as one:
+        await asyncio.sleep(1)
+        world.set_down(COORDINATION_SERVER, True)
+        await asyncio.sleep(10)
+        assert one.notes == []
 
 
 # --- a machine that was paused, or a clock that was set

@@ -163,12 +163,13 @@ def test_a_partition_that_went_and_came_back_meanwhile_is_fetched_anew() -> None
     assert places(found) == [(B, 3), (A, 7), (B, 3)], "what was known then is not doubted later"
 
 
-def test_stranded_client_gives_way_to_one_that_goes_on_at_the_same_places() -> None:
-    """Of A it has read something, of B nothing yet."""
-    first, second = Kafka(Record(A, 7)), Kafka()
+@pytest.mark.parametrize("offset", [0, 7])
+def test_stranded_client_gives_way_to_one_that_goes_on_at_the_same_places(offset: int) -> None:
+    """Of A it has read one record, of B nothing yet."""
+    first, second = Kafka(Record(A, offset)), Kafka()
     members = client(first, second)
     members.assign({A, B})
-    assert [each.offset() for each in members.fetch(0.1)] == [7]
+    assert [each.offset() for each in members.fetch(0.1)] == [offset]
     first.settings["stats_cb"]('{"brokers": {}}')
     members.fetch(0.1)
     assert not first.closed, "there was something to read"
@@ -176,7 +177,8 @@ def test_stranded_client_gives_way_to_one_that_goes_on_at_the_same_places() -> N
     first.position = Kafka(*read).position  # type: ignore[method-assign]
     members.fetch(0.1)
     assert first.closed
-    assert second.assigned == [[TopicPartition(*A, 8), TopicPartition(*B, OFFSET_STORED)]]
+    [assigned] = second.assigned
+    assert [(each.partition, each.offset) for each in assigned] == [(0, offset + 1), (1, OFFSET_STORED)]
     members.fetch(0.1)
     members.unassign({A})
     assert second.unassigned == [[TopicPartition(*A)]]

@@ -318,6 +318,19 @@ def test_a_group_is_divided_anew_for_its_lag_only_if_that_helps() -> None:
     assert not members.group.weigh(dict.fromkeys(heavy, 9.0), 1)
 
 
+def test_a_group_in_which_a_partition_moves_is_not_divided_again_before_it_has_arrived() -> None:
+    members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
+    settle(members)
+    heavy_at = {name: dict.fromkeys([("orders", number) for number in members.reads(name)], 9.0) for name in "ab"}
+    assert members.group.weigh(heavy_at["a"], 1)
+    generation, holders = members.group.generation, dict(members.group.holders)
+    assert not members.group.weigh(heavy_at["b"], 2), "a has not given up what goes to b"
+    assert (members.group.generation, members.group.holders) == (generation, holders)
+    settle(members)
+    assert members.group.holders != holders
+    assert members.group.weigh(heavy_at["b"], 3)
+
+
 @pytest.mark.parametrize("settings", [Settings(), Settings(Mode.CLIENT, "WEIGHTED_STICKY")], ids=["STICKY", "client"])
 def test_lag_moves_nothing_where_it_does_not_count(settings: Settings) -> None:
     members = Members(4, settings)

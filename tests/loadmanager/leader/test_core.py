@@ -163,6 +163,16 @@ def test_nobody_is_silent_before_he_could_have_been_heard(term: Term):
     assert kinds(term.tick(50.0 + 2 * V + SOON)) == ["Revoke"]
 
 
+def test_a_holder_heard_before_the_replica_reloaded_is_not_dead_at_once(term: Term):
+    """What it said while this broker read a snapshot was missed, so silence counts from the reload."""
+    term.gone(A)
+    term.heard_s[A] = 10.0
+    term.listening_since_s = 50.0
+    assert term.tick(50.0 + 2 * V) == []
+    assert term.core.next_deadline_s() == pytest.approx(50.0 + 2 * V, abs=0.01)
+    assert kinds(term.tick(50.0 + 2 * V + SOON)) == ["Revoke"]
+
+
 # --- revoke, raise, wait, release
 
 
@@ -293,6 +303,21 @@ def test_bundle_given_back_by_a_revoked_living_holder_gets_a_new_place(term: Ter
     assert kinds(term.tick(10 + RETRY)) == ["Place"], "nobody could take it the first time"
     term.write(Action.OWN, term.bundles[0], LEADER, B)
     assert term.tick(10 + 2 * RETRY) == []
+
+
+def test_homeless_bundle_that_was_placed_meanwhile_is_not_placed_again():
+    term = Term(2)
+    placed, homeless = term.bundles
+    for bundle in term.bundles:
+        term.assign(bundle, A)
+        term.write(Action.REVOKE, bundle, LEADER, leads=True)
+        term.write(Action.RELEASE, bundle, A)
+    both = (*term.seen(placed), *term.seen(homeless))
+    assert term.tick(10) == [Place(both, revoked=False, former=A.name)]
+    term.assign(placed, B)
+    assert term.tick(10 + RETRY) == [Place(term.seen(homeless), revoked=False, former=A.name)]
+    term.assign(homeless, B)
+    assert term.tick(1_000) == []
 
 
 def test_what_an_administrator_unloaded_stays_without_an_owner(term: Term):
