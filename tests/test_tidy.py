@@ -125,6 +125,11 @@ def parsed() -> dict[Path, Module]:
     return {path: parse(path.read_text(encoding="utf-8"), short(path)) for path in sources()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _parsed_before_the_first_test() -> None:
+    parsed()
+
+
 def parse(source: str, name: str) -> Module:
     tree = ast.parse(source, name)
     return Module(

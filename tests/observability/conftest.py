@@ -19,9 +19,8 @@ WAIT_S = 120
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a real Prometheus wait for many scrapes."""
     for item in items:
-        if item.nodeid.startswith("tests/observability/") and {"prometheus", "let_in"} & set(
-            getattr(item, "fixturenames", ())
-        ):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.nodeid.startswith("tests/observability/") and {"prometheus", "let_in"} & fixtures:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.prometheus)
 

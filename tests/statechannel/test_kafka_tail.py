@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 
 import pytest
 from confluent_kafka import Producer
@@ -36,8 +35,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Generator[Cluster]:
-    yield Cluster()
+def cluster() -> Cluster:
+    return Cluster()
 
 
 async def next_of(tail: Tail) -> list[tuple[int, bytes | None]]:
