@@ -129,6 +129,7 @@ def test_no_record_is_larger_than_a_log_takes():
     assert owners(new.table) == owners(old.table)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_bundles_of_one_namespace():
     old, new = Book(), begun(1)
     bundles = old.create("t/n", (*range(0, 4_000_000_000, 40_000), 0xFFFFFFFF))

@@ -283,6 +283,7 @@ class Counting:
         return place
 
 
+@pytest.mark.slow
 def test_interrupted_move_is_resumed_and_the_old_log_works_until_closed():
     async def story(world: World, at: int) -> str:
         cluster = Cluster(world)
@@ -320,6 +321,7 @@ def test_interrupted_move_is_resumed_and_the_old_log_works_until_closed():
     assert found.count("closed") >= 5
 
 
+@pytest.mark.slow
 def test_move_over_a_lossy_network_is_repeated_until_it_is_done():
     async def story(world: World) -> int:
         cluster = Cluster(world)

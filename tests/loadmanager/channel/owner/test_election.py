@@ -42,6 +42,7 @@ def partition_where(me: BrokerId, rank: int, partitions: int = 4) -> int:
 # --- ranks
 
 
+@pytest.mark.slow
 @given(names, st.integers(1, 64))
 def test_each_partition_ranks_all_brokers_and_firsts_are_spread_evenly(able: list[str], partitions: int):
     ranks = ranking(able, partitions)

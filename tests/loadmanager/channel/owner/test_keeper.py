@@ -465,6 +465,7 @@ async def test_what_a_reader_still_wants_is_kept(world: World):
     assert watch.complaints == []
 
 
+@pytest.mark.slow
 @virtually
 async def test_a_quiet_partition_is_trimmed_too_once_its_log_is_old_enough(world: World):
     async with owner(world, "a:1", changed(PROMPT, retention_s=10 * HOUR_S)) as a:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 
 from loadmanager.channel.owner.election import lease_of, ranking
 from loadmanager.channel.owner.service import ChannelOwner, owner_of
@@ -92,6 +93,7 @@ async def test_partitions_are_spread_over_the_brokers_and_come_to_one_owner_each
     assert shown == [cluster.owner_of(0).node.current.me] * 3
 
 
+@pytest.mark.slow
 @virtually
 async def test_snapshots_and_trims_go_on_while_brokers_come_and_go(world: World):
     cluster = Cluster(world)
