@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from pydantic import field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from loadmanager.settings.access import Access
 from loadmanager.settings.advising import Advising
@@ -41,6 +41,20 @@ class Settings(
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
 
     model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Code before the environment, which is only searched if it names a setting: a search takes milliseconds."""
+        assert isinstance(env_settings, EnvSettingsSource)
+        named = {f"{env_settings.env_prefix}{name}".lower() for name in cls.model_fields}
+        return (init_settings,) if named.isdisjoint(env_settings.env_vars) else (init_settings, env_settings)
 
     @model_validator(mode="after")
     def _within_reason(self) -> Settings:

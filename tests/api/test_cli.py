@@ -21,6 +21,7 @@ from loadmanager_api.cli.main import COMMANDS, main
 from loadmanager_api.cli.remote import Typed
 from tests.api.access.issuing import Certificates, Issuer, jwks
 from tests.api.conftest import WAIT_S, Cluster
+from tests.api.forks import run_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +86,6 @@ async def test_a_topic_with_slashes_and_blanks_in_its_name_is_one_topic(cluster:
     assert cluster.owner(bundle) is None
 
 
-@pytest.mark.slow
 async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
     await cluster.start(2)
     await cluster.create("t/n", 8)
@@ -262,7 +262,6 @@ async def end_of(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, errors.decode()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "here") as process:
@@ -276,7 +275,6 @@ async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: 
         assert "leaving: this broker held no bundle" in errors
 
 
-@pytest.mark.slow
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import time\n"
@@ -303,7 +301,6 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert (await end_of(process))[0] == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
         "import time\n"
@@ -329,67 +326,66 @@ async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_pa
         assert (await end_of(process))[0] == 0
 
 
-@pytest.mark.slow
-async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
+KEPT_FROM_STARTING: list[tuple[int, str, tuple[str, ...]]] = [
+    (1, "127.0.0.1:1", ("--development", "--coordination", "zookeeper://127.0.0.1:1", "--set", "start_timeout_s=0.5")),
+    (1, "--insecure", ("--coordination", "zookeeper://127.0.0.1:1")),
+    (1, "127.0.0.1:1", ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x", "--set", "start_timeout_s=1")),
+    (1, "nonsense", ("--log", "nonsense:x")),
+    (1, "0 to 65535", ("--advertised", "127.0.0.1:99999")),
+    (1, "0 to 65535", ("--listen", "127.0.0.1:99999")),
+    (1, "write host:port", ("--listen", "127.0.0.1:0", "--advertised", "nonsense")),
+    (1, "cannot listen on nohost.invalid:0: ", ("--listen", "nohost.invalid:0", "--insecure")),
+    (1, "kafka://host:port", ("--log", "kafka://", "--coordination", "sqlite:x")),
+    (1, "kafka://host:port", ("--log", "kafka://127.0.0.1:notaport", "--coordination", "sqlite:x")),
+    (1, "zookeeper://host:port", ("--coordination", "zookeeper://127.0.0.1:1,:2181")),
+    (1, "names no file", ("--log", "sqlite:")),
+    (1, "names no file", ("--coordination", "sqlite:")),
+    (1, "without prepare, acquire, release, abandon, load", ("--host", "os:getcwd")),
+    (1, "TypeError", ("--host", "json:loads")),
+    (1, "is not on Kafka", ("--host", "loadmanager.consumer.hosting:make_host")),
+    (1, "--insecure", ("--listen", "0.0.0.0:0")),
+    (1, "token_keys=absent: cannot read", ("--set", "token_keys=absent", "--set", "superusers=root")),
+    (2, "belong together", ("--set", "tls_certificate=absent")),
+    (1, "no_such_module", ("--host", "no_such_module:Host")),
+    (2, "module:factory", ("--host", "nonsense")),
+    (2, "proof_validity_s", ("--set", "proof_validity_s=never")),
+    (2, "no_such_setting", ("--set", "no_such_setting=1")),
+    (2, "name=value", ("--set", "nonsense")),
+]
+"""Exit code, what is said, options."""
+
+
+async def test_what_keeps_a_broker_from_starting_is_said_clearly(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start(cluster="one")
+    await cluster.create("t/n")
+    before = cluster.history()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with broker_process(tmp_path, "--listen", address) as process:
-            code, errors = await end_of(process)
-    assert code == 1
-    assert errors.strip().splitlines() == [f"Error: cannot listen on {address}: Address already in use"]
+        cases = [
+            *KEPT_FROM_STARTING,
+            (1, f"Error: cannot listen on {address}: Address already in use\n", ("--listen", address)),
+            (1, "belongs to cluster 'one'", ("--log", f"sqlite:{tmp_path / 'lm.db'}", "--cluster", "two")),
+        ]
+        found = await run_each(
+            [("broker", "--log", "sqlite:lm.db", "--advertised", "127.0.0.1:0", *given) for _, _, given in cases],
+            tmp_path,
+            WAIT_S * 2,
+        )
+    bad = [
+        f"{given}: exit code {code}, not {wanted} with {says!r}: {errors}"
+        for (wanted, says, given), (code, errors) in zip(cases, found, strict=True)
+        if code != wanted
+        or says not in errors
+        or "Traceback" in errors
+        or "Unknown error" in errors
+        or (code == 1 and not errors.strip().splitlines()[-1].startswith("Error: "))
+    ]
+    assert not bad, "\n".join(bad)
+    assert found[-2][1].count("\n") == 1, "one clear line"
+    await cluster.agree()
+    assert cluster.history() == before, "the log of another cluster is left alone"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "says", "arguments"),
-    [
-        (
-            1,
-            "127.0.0.1:1",
-            ("--development", "--coordination", "zookeeper://127.0.0.1:1", "--set", "start_timeout_s=0.5"),
-        ),
-        (1, "--insecure", ("--coordination", "zookeeper://127.0.0.1:1")),
-        (
-            1,
-            "127.0.0.1:1",
-            ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x", "--set", "start_timeout_s=1"),
-        ),
-        (1, "nonsense", ("--log", "nonsense:x")),
-        (1, "0 to 65535", ("--advertised", "127.0.0.1:99999")),
-        (1, "0 to 65535", ("--listen", "127.0.0.1:99999")),
-        (1, "write host:port", ("--listen", "127.0.0.1:0", "--advertised", "nonsense")),
-        (1, "cannot listen on nohost.invalid:0: ", ("--listen", "nohost.invalid:0", "--insecure")),
-        (1, "kafka://host:port", ("--log", "kafka://", "--coordination", "sqlite:x")),
-        (1, "kafka://host:port", ("--log", "kafka://127.0.0.1:notaport", "--coordination", "sqlite:x")),
-        (1, "zookeeper://host:port", ("--coordination", "zookeeper://127.0.0.1:1,:2181")),
-        (1, "names no file", ("--log", "sqlite:")),
-        (1, "names no file", ("--coordination", "sqlite:")),
-        (1, "without prepare, acquire, release, abandon, load", ("--host", "os:getcwd")),
-        (1, "TypeError", ("--host", "json:loads")),
-        (1, "is not on Kafka", ("--host", "loadmanager.consumer.hosting:make_host")),
-        (1, "--insecure", ("--listen", "0.0.0.0:0")),
-        (1, "token_keys=absent: cannot read", ("--set", "token_keys=absent", "--set", "superusers=root")),
-        (2, "belong together", ("--set", "tls_certificate=absent")),
-        (1, "no_such_module", ("--host", "no_such_module:Host")),
-        (2, "module:factory", ("--host", "nonsense")),
-        (2, "proof_validity_s", ("--set", "proof_validity_s=never")),
-        (2, "no_such_setting", ("--set", "no_such_setting=1")),
-        (2, "name=value", ("--set", "nonsense")),
-    ],
-)
-async def test_what_keeps_a_broker_from_starting_is_said_clearly(
-    tmp_path: Path, code: int, says: str, arguments: tuple[str, ...]
-) -> None:
-    async with broker_process(tmp_path, "--advertised", "127.0.0.1:0", *arguments) as process:
-        found, errors = await end_of(process)
-    assert found == code, errors
-    assert says in errors
-    assert "Traceback" not in errors
-    assert "Unknown error" not in errors
-    assert code == 2 or errors.strip().splitlines()[-1].startswith("Error: ")
-
-
-@pytest.mark.slow
 async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tmp_path: Path) -> None:
     """Another program may have the port; then its address is in the message, which tells as much."""
     async with broker_process(tmp_path) as process:
@@ -401,7 +397,6 @@ async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tm
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "arguments"),
     [
@@ -425,20 +420,6 @@ async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
     assert "Connection refused" in line
 
 
-@pytest.mark.slow
-async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
-    async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "one") as process:
-        await ready_name(process)
-        process.terminate()
-        assert (await end_of(process))[0] == 0
-    async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "two") as process:
-        code, errors = await end_of(process)
-    assert code == 1
-    assert "belongs to cluster 'one'" in errors
-    assert "Traceback" not in errors
-
-
-@pytest.mark.slow
 async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(
         "import sys\n"
