@@ -105,20 +105,21 @@ async def test_many_who_ask_at_once_cause_one_reading(cluster: Cluster, offsets:
     assert {each[1]["at_ms"] for each in found} == {found[0][1]["at_ms"]}
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "says"),
-    [
-        ("?group=none", 404, "there is no consumer group 'none'"),
-        (f"{GROUP}&topic=none", 404, "there is no topic 'none'"),
-        (f"{GROUP}&ages=1001", 400, "query.ages"),
-        ("", 400, "query.group"),
-    ],
-)
+REFUSED: list[tuple[str, int, str]] = [
+    ("?group=none", 404, "there is no consumer group 'none'"),
+    (f"{GROUP}&topic=none", 404, "there is no topic 'none'"),
+    (f"{GROUP}&ages=1001", 400, "query.ages"),
+    ("", 400, "query.group"),
+]
+
+
 async def test_what_is_refused(
-    cluster: Cluster, offsets: MemoryOffsets, refused: Refused, query: str, status: int, says: str
+    cluster: Cluster, offsets: MemoryOffsets, refused: Refused, subtests: pytest.Subtests
 ) -> None:
-    for part in ("", "/topics", "/partitions"):
-        assert says in (await refused(status, "GET", f"/v1/backlog{part}{query}"))["detail"]
+    for query, status, says in REFUSED:
+        with subtests.test(query=query):
+            for part in ("", "/topics", "/partitions"):
+                assert says in (await refused(status, "GET", f"/v1/backlog{part}{query}"))["detail"]
 
 
 async def test_lists_refuse_what_is_no_cursor(cluster: Cluster, offsets: MemoryOffsets, refused: Refused) -> None:

@@ -41,30 +41,31 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"Origin": EVIL},
-        {"Origin": "null"},
-        {"Origin": "http://localhost:3000"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Origin": EVIL, "Sec-Fetch-Site": "same-origin"},
-    ],
-)
-async def test_a_page_of_another_origin_changes_nothing(cluster: Cluster, told: dict[str, str]) -> None:
+ORIGINS: list[dict[str, str]] = [
+    {"Origin": EVIL},
+    {"Origin": "null"},
+    {"Origin": "http://localhost:3000"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": EVIL, "Sec-Fetch-Site": "same-origin"},
+]
+
+
+async def test_a_page_of_another_origin_changes_nothing(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start()
     await cluster.create("t/n")
     await cluster.assign("t/n/a")
     before = cluster.history()
     host = cluster.brokers[0].url.partition("://")[2]
-    for method, path, body in WRITES:
-        headers = {"Host": host, "Content-Length": str(len(body)), "Content-Type": "application/json", **told}
-        status, problem = await send(cluster, method, path, headers, body)
-        assert status == 403, path
-        assert "command line" in problem["detail"]
-    await cluster.agree()
-    assert cluster.history() == before
+    for told in ORIGINS:
+        with subtests.test(told=told):
+            for method, path, body in WRITES:
+                headers = {"Host": host, "Content-Length": str(len(body)), "Content-Type": "application/json", **told}
+                status, problem = await send(cluster, method, path, headers, body)
+                assert status == 403, path
+                assert "command line" in problem["detail"]
+            await cluster.agree()
+            assert cluster.history() == before
 
 
 async def test_a_page_that_the_broker_served_itself_may_change_something(cluster: Cluster) -> None:
@@ -133,20 +134,29 @@ def test_what_is_remembered_of_names_is_bounded() -> None:
     assert len(names._known) <= 1_024
 
 
-@pytest.mark.parametrize(
-    ("hosts", "wanted"),
-    [([], 400), (["localhost", "localhost"], 400), (["localhost"], 200), (["evil.example"], 421)],
-)
-async def test_a_request_has_one_host_that_is_known(cluster: Cluster, hosts: list[str], wanted: int) -> None:
+HOSTS: list[tuple[list[str], int]] = [
+    ([], 400),
+    (["localhost", "localhost"], 400),
+    (["localhost"], 200),
+    (["evil.example"], 421),
+]
+
+
+async def test_a_request_has_one_host_that_is_known(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start()
     await cluster.create("t/n")
     await cluster.assign("t/n/a")
-    for path in ("/lookup/v2/topic/persistent/t/n/a", "/v1/notes"):
-        raw = await connected(cluster)
-        headers = [*(f"{name}: {value}" for name, value in cluster.credentials.items()), *(f"Host: {h}" for h in hosts)]
-        await raw.send("\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode())
-        assert int((await raw.head()).split()[1]) == wanted
-        raw.close()
+    for hosts, wanted in HOSTS:
+        with subtests.test(hosts=hosts, wanted=wanted):
+            for path in ("/lookup/v2/topic/persistent/t/n/a", "/v1/notes"):
+                raw = await connected(cluster)
+                headers = [
+                    *(f"{name}: {value}" for name, value in cluster.credentials.items()),
+                    *(f"Host: {h}" for h in hosts),
+                ]
+                await raw.send("\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode())
+                assert int((await raw.head()).split()[1]) == wanted
+                raw.close()
 
 
 async def test_an_old_client_without_a_host_is_answered(cluster: Cluster) -> None:
@@ -157,17 +167,18 @@ async def test_an_old_client_without_a_host_is_answered(cluster: Cluster) -> Non
     raw.close()
 
 
-@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-async def test_a_body_is_taken_as_json_only(cluster: Cluster, kind: str | None) -> None:
+async def test_a_body_is_taken_as_json_only(cluster: Cluster, subtests: pytest.Subtests) -> None:
     """The kinds that a page may send without asking first; none at all is one of them."""
     await cluster.start()
-    told = {"Host": "localhost"} | ({"Content-Type": kind} if kind else {})
-    status, problem = await send(cluster, "POST", "/v1/balancing/pause", {**told, "Content-Length": "2"}, b"{}")
-    assert status == 415
-    assert "application/json" in problem["detail"]
-    chunked = {**told, "Transfer-Encoding": "chunked"}
-    status, _ = await send(cluster, "POST", "/v1/balancing/pause", chunked, b"2\r\n{}\r\n0\r\n\r\n")
-    assert status == 415
+    for kind in [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]:
+        with subtests.test(kind=kind):
+            told = {"Host": "localhost"} | ({"Content-Type": kind} if kind else {})
+            status, problem = await send(cluster, "POST", "/v1/balancing/pause", {**told, "Content-Length": "2"}, b"{}")
+            assert status == 415
+            assert "application/json" in problem["detail"]
+            chunked = {**told, "Transfer-Encoding": "chunked"}
+            status, _ = await send(cluster, "POST", "/v1/balancing/pause", chunked, b"2\r\n{}\r\n0\r\n\r\n")
+            assert status == 415
 
 
 async def test_a_write_without_a_body_needs_no_kind(cluster: Cluster) -> None:
@@ -179,27 +190,26 @@ async def test_a_write_without_a_body_needs_no_kind(cluster: Cluster) -> None:
         assert (await send(cluster, "PUT", f"{NAMESPACE}/unload", {"Host": "localhost", **told}))[0] == 204
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("PUT", f"{NAMESPACE}/unload", b"", 204),
-        ("PUT", f"{NAMESPACE}/0x00000000_0x40000000/split?unload=false", b"", 204),
-        ("POST", "/admin/v2/brokers/configuration/loadBalancerSheddingIntervalMinutes/1", b"", 200),
-        ("PUT", "/admin/v2/tenants/rec", b'{"adminRoles":[],"allowedClusters":["peer"]}', 204),
-        ("DELETE", f"{NAMESPACE}/antiAffinity", b"", 204),
-    ],
-)
-async def test_pulsar_admin_is_taken_for_no_browser(
-    cluster: Cluster, method: str, path: str, body: bytes, status: int
-) -> None:
+PULSAR_ADMIN: list[tuple[str, str, bytes, int]] = [
+    ("PUT", f"{NAMESPACE}/unload", b"", 204),
+    ("PUT", f"{NAMESPACE}/0x00000000_0x40000000/split?unload=false", b"", 204),
+    ("POST", "/admin/v2/brokers/configuration/loadBalancerSheddingIntervalMinutes/1", b"", 200),
+    ("PUT", "/admin/v2/tenants/rec", b'{"adminRoles":[],"allowedClusters":["peer"]}', 204),
+    ("DELETE", f"{NAMESPACE}/antiAffinity", b"", 204),
+]
+
+
+async def test_pulsar_admin_is_taken_for_no_browser(cluster: Cluster, subtests: pytest.Subtests) -> None:
     """With the headers of the real tool, as they were recorded."""
     await cluster.start()
     await cluster.create("t/n")
-    await cluster.assign("t/n/a")
-    topic = next(f"t/n/{i}" for i in range(100) if Key.parse(f"t/n/{i}").position < 0x40000000)
-    await cluster.assign(topic)
-    told = {"Accept": "application/json", "host": cluster.brokers[0].url.partition("://")[2]}
-    told |= {"accept-encoding": "gzip", "user-agent": "Pulsar-Java-v4.0.8"}
-    if method != "DELETE":
-        told |= {"Content-Type": "application/json", "content-length": str(len(body))}
-    assert (await send(cluster, method, path, told, body))[0] == status
+    for method, path, body, status in PULSAR_ADMIN:
+        with subtests.test(method=method, path=path):
+            await cluster.assign("t/n/a")
+            topic = next(f"t/n/{i}" for i in range(100) if Key.parse(f"t/n/{i}").position < 0x40000000)
+            await cluster.assign(topic)
+            told = {"Accept": "application/json", "host": cluster.brokers[0].url.partition("://")[2]}
+            told |= {"accept-encoding": "gzip", "user-agent": "Pulsar-Java-v4.0.8"}
+            if method != "DELETE":
+                told |= {"Content-Type": "application/json", "content-length": str(len(body))}
+            assert (await send(cluster, method, path, told, body))[0] == status

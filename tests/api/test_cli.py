@@ -138,34 +138,33 @@ async def test_bundles_and_the_channel_are_shown(cluster: Cluster) -> None:
 # --- exit codes
 
 
-@pytest.mark.parametrize(
-    ("code", "says", "arguments"),
-    [
-        (1, "no namespace t/none", ("topics", "lookup", "t/none/a")),
-        (1, "exists", ("namespaces", "create", "t/n")),
-        (1, "no broker 127.0.0.1:1", ("topics", "unload", "t/n/a", "--dest", "127.0.0.1:1")),
-        (1, "no broker 127.0.0.1:1", ("brokers", "drain", "127.0.0.1:1")),
-        (1, "no bundle", ("bundles", "show", "t/n/0x00000000_0x10000000")),
-        (2, "tenant/namespace", ("namespaces", "create", "nonsense")),
-        (2, "no topic", ("topics", "lookup", "nonsense")),
-        (2, "0x00000000_0x40000000", ("bundles", "show", "t/n/nonsense")),
-        (2, "0x00000000_0x40000000", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
-        (2, "--bundle", ("namespaces", "unload", "t/n", "-d", "127.0.0.1:1")),
-        (2, "not both", ("namespaces", "create", "t/m", "--bundles", "2", "--boundary", "0x10000000")),
-        (2, "No such command", ("nonsense",)),
-    ],
-)
-async def test_exit_codes_tell_refused_from_wrongly_asked(
-    cluster: Cluster, code: int, says: str, arguments: tuple[str, ...]
-) -> None:
+REFUSED: list[tuple[int, str, tuple[str, ...]]] = [
+    (1, "no namespace t/none", ("topics", "lookup", "t/none/a")),
+    (1, "exists", ("namespaces", "create", "t/n")),
+    (1, "no broker 127.0.0.1:1", ("topics", "unload", "t/n/a", "--dest", "127.0.0.1:1")),
+    (1, "no broker 127.0.0.1:1", ("brokers", "drain", "127.0.0.1:1")),
+    (1, "no bundle", ("bundles", "show", "t/n/0x00000000_0x10000000")),
+    (2, "tenant/namespace", ("namespaces", "create", "nonsense")),
+    (2, "no topic", ("topics", "lookup", "nonsense")),
+    (2, "0x00000000_0x40000000", ("bundles", "show", "t/n/nonsense")),
+    (2, "0x00000000_0x40000000", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
+    (2, "--bundle", ("namespaces", "unload", "t/n", "-d", "127.0.0.1:1")),
+    (2, "not both", ("namespaces", "create", "t/m", "--bundles", "2", "--boundary", "0x10000000")),
+    (2, "No such command", ("nonsense",)),
+]
+
+
+async def test_exit_codes_tell_refused_from_wrongly_asked(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start()
     await cluster.create("t/n")
     before = cluster.history()
-    result = await loadmanager(cluster, *arguments)
-    assert result.exit_code == code, result.output
-    assert says in result.stderr
-    assert result.stdout == ""
-    assert cluster.history() == before
+    for code, says, arguments in REFUSED:
+        with subtests.test(arguments=arguments):
+            result = await loadmanager(cluster, *arguments)
+            assert result.exit_code == code, result.output
+            assert says in result.stderr
+            assert result.stdout == ""
+            assert cluster.history() == before
 
 
 async def test_a_lookup_without_an_owner_in_time_is_unavailable(cluster: Cluster) -> None:

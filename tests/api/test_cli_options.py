@@ -127,30 +127,29 @@ async def test_every_form_says_the_same(cluster: Cluster) -> None:
 # --- near matches
 
 
-@pytest.mark.parametrize(
-    ("arguments", "near"),
-    [
-        (("broekrs",), "brokers"),
-        (("brokers", "lst"), "list"),
-        (("channel", "readers", "remov"), "remove"),
-        (("brokers", "list", "--admin-ulr", "x"), "--admin-url"),
-        (("bundles", "list", "--state", "asigned"), "assigned"),
-        (("brokers", "list", "-o", "jsno"), "json"),
-        (("topics", "unload", "t/n/a", "--dest", "127.0.0.1:7009"), "127.0.0.1:7001"),
-        (("topics", "lookup", "t/m/a"), None),
-        (("namespaces", "delete", "t/nn"), "t/n"),
-        (("bundles", "show", "t/n/0x00000000_0x80000001"), "t/n/0x00000000_0x80000000"),
-    ],
-)
-async def test_near_matches_are_named_at_every_level(
-    cluster: Cluster, arguments: tuple[str, ...], near: str | None
-) -> None:
+NEAR: list[tuple[tuple[str, ...], str | None]] = [
+    (("broekrs",), "brokers"),
+    (("brokers", "lst"), "list"),
+    (("channel", "readers", "remov"), "remove"),
+    (("brokers", "list", "--admin-ulr", "x"), "--admin-url"),
+    (("bundles", "list", "--state", "asigned"), "assigned"),
+    (("brokers", "list", "-o", "jsno"), "json"),
+    (("topics", "unload", "t/n/a", "--dest", "127.0.0.1:7009"), "127.0.0.1:7001"),
+    (("topics", "lookup", "t/m/a"), None),
+    (("namespaces", "delete", "t/nn"), "t/n"),
+    (("bundles", "show", "t/n/0x00000000_0x80000001"), "t/n/0x00000000_0x80000000"),
+]
+
+
+async def test_near_matches_are_named_at_every_level(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start()
     await cluster.create("t/n", 2)
-    result = await loadmanager(cluster, *arguments)
-    assert result.exit_code in (1, 2)
-    if near is not None:
-        assert f"'{near}'" in result.stderr.partition("id you mean")[2], result.stderr
+    for arguments, near in NEAR:
+        with subtests.test(arguments=arguments):
+            result = await loadmanager(cluster, *arguments)
+            assert result.exit_code in (1, 2)
+            if near is not None:
+                assert f"'{near}'" in result.stderr.partition("id you mean")[2], result.stderr
 
 
 # --- watching

@@ -25,10 +25,11 @@ from statechannel.errors import CoordinationUnavailable, LogUnavailable
 from tests.api.conftest import Cluster, Host, Refused
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/bundles/", "/admin/v3/brokers"])
-async def test_an_unknown_path_is_a_problem(cluster: Cluster, refused: Refused, path: str) -> None:
+async def test_an_unknown_path_is_a_problem(cluster: Cluster, refused: Refused, subtests: pytest.Subtests) -> None:
     await cluster.start()
-    assert path in (await refused(404, "GET", path))["detail"]
+    for path in ["/nothing", "/v1", "/v1/bundles/", "/admin/v3/brokers"]:
+        with subtests.test(path=path):
+            assert path in (await refused(404, "GET", path))["detail"]
 
 
 async def test_a_wrong_method_is_a_problem_that_names_the_right_one(cluster: Cluster, refused: Refused) -> None:

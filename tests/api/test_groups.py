@@ -257,32 +257,31 @@ async def test_a_member_that_does_not_stop_keeps_its_offsets(world: World) -> No
     await world.settle("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "says"),
-    [
-        ("GET", f"/v1/groups/{NAMESPACE}/none", None, 404, "no group is called"),
-        ("GET", "/v1/groups/no/such/group", None, 404, "there is no namespace no/such"),
-        ("POST", f"/v1/groups/{NAMESPACE}/none/rebalance", {}, 404, "no group is called"),
-        ("PATCH", AT, {}, 412, "say what to set"),
-        ("PATCH", AT, {"strategy": "LUCK"}, 412, "no strategy is called 'LUCK'"),
-        ("PATCH", AT, {"mode": "anarchy"}, 400, "mode"),
-        ("POST", f"{AT}/rebalance", {"by_luck": True}, 400, "by_luck"),
-        ("PUT", f"{AT}/offsets", {}, 400, "to"),
-        ("PUT", f"{AT}/offsets", {"to": "yesterday"}, 412, "is no position in a topic"),
-        ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "none"}, 404, "there is no topic 'none'"),
-        ("PUT", f"{AT}/offsets", {"to": "latest", "partitions": [1]}, 412, "partitions are of one topic"),
-        ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "orders", "partitions": [6]}, 412, "partitions 0 to 5"),
-        ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "orders", "partitions": []}, 412, "partitions 0 to 5"),
-        ("PUT", f"/v1/groups/{NAMESPACE}/none/offsets", {"to": "latest"}, 404, "has no offsets"),
-        ("PUT", f"/v1/groups/{NAMESPACE}/none/offsets", {"to": "-5", "topic": "orders"}, 412, "no offset in orders"),
-    ],
-)
-async def test_nonsense_is_refused_with_a_reason(
-    world: World, method: str, path: str, body: Any, status: int, says: str
-) -> None:
-    found, problem, _ = await world.ask(method, path, json=body)
-    assert (found, says in problem["detail"]) == (status, True), problem
-    assert world.topics.committed == {}
+NONSENSE: list[tuple[str, str, Any, int, str]] = [
+    ("GET", f"/v1/groups/{NAMESPACE}/none", None, 404, "no group is called"),
+    ("GET", "/v1/groups/no/such/group", None, 404, "there is no namespace no/such"),
+    ("POST", f"/v1/groups/{NAMESPACE}/none/rebalance", {}, 404, "no group is called"),
+    ("PATCH", AT, {}, 412, "say what to set"),
+    ("PATCH", AT, {"strategy": "LUCK"}, 412, "no strategy is called 'LUCK'"),
+    ("PATCH", AT, {"mode": "anarchy"}, 400, "mode"),
+    ("POST", f"{AT}/rebalance", {"by_luck": True}, 400, "by_luck"),
+    ("PUT", f"{AT}/offsets", {}, 400, "to"),
+    ("PUT", f"{AT}/offsets", {"to": "yesterday"}, 412, "is no position in a topic"),
+    ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "none"}, 404, "there is no topic 'none'"),
+    ("PUT", f"{AT}/offsets", {"to": "latest", "partitions": [1]}, 412, "partitions are of one topic"),
+    ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "orders", "partitions": [6]}, 412, "partitions 0 to 5"),
+    ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "orders", "partitions": []}, 412, "partitions 0 to 5"),
+    ("PUT", f"/v1/groups/{NAMESPACE}/none/offsets", {"to": "latest"}, 404, "has no offsets"),
+    ("PUT", f"/v1/groups/{NAMESPACE}/none/offsets", {"to": "-5", "topic": "orders"}, 412, "no offset in orders"),
+]
+
+
+async def test_nonsense_is_refused_with_a_reason(world: World, subtests: pytest.Subtests) -> None:
+    for method, path, body, status, says in NONSENSE:
+        with subtests.test(path=path, body=body):
+            found, problem, _ = await world.ask(method, path, json=body)
+            assert (found, says in problem["detail"]) == (status, True), problem
+            assert world.topics.committed == {}
 
 
 async def test_kafkas_own_members_keep_the_offsets(world: World) -> None:

@@ -55,25 +55,26 @@ async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(
     assert psutil.Process().memory_info().rss - before < 100 * MB
 
 
-@pytest.mark.parametrize("where", ["the first request", "behind another", "in one piece with another"])
-async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -> None:
+async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start(http_head_limit_bytes=8_192)
-    raw = await connected(cluster)
-    before = b"" if where == "the first request" else HEAD + b"\r\n"
-    if where == "behind another":
-        await raw.send(before)
-        assert b" 200 " in await raw.head()
-        before = b""
-    padding = 8_192 - len(HEAD) - len(b"X-Long: \r\n\r\n") - 1
-    await raw.send(before + HEAD + b"X-Long: " + b"x" * padding + b"\r\n\r\n")
-    if before:
-        assert b" 200 " in await raw.head()
-        await raw.reader.readexactly(5)
-    assert b" 200 " in await raw.head()
-    await raw.reader.readexactly(5)
-    await raw.send(HEAD + b"X-Long: " + b"x" * (padding + 1_024))
-    assert (await raw.answer()).startswith(b"HTTP/1.1 431 ")
-    raw.close()
+    for where in ["the first request", "behind another", "in one piece with another"]:
+        with subtests.test(where=where):
+            raw = await connected(cluster)
+            before = b"" if where == "the first request" else HEAD + b"\r\n"
+            if where == "behind another":
+                await raw.send(before)
+                assert b" 200 " in await raw.head()
+                before = b""
+            padding = 8_192 - len(HEAD) - len(b"X-Long: \r\n\r\n") - 1
+            await raw.send(before + HEAD + b"X-Long: " + b"x" * padding + b"\r\n\r\n")
+            if before:
+                assert b" 200 " in await raw.head()
+                await raw.reader.readexactly(5)
+            assert b" 200 " in await raw.head()
+            await raw.reader.readexactly(5)
+            await raw.send(HEAD + b"X-Long: " + b"x" * (padding + 1_024))
+            assert (await raw.answer()).startswith(b"HTTP/1.1 431 ")
+            raw.close()
 
 
 async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster, taken: Counter[int]) -> None:
@@ -84,30 +85,29 @@ async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster, 
         await refused_while_pouring(taken, raw, head, endless, 60)
 
 
-@pytest.mark.parametrize(
-    ("sent", "dripped", "told"),
-    [
-        (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Long: " + b"x" * 30_000, b"the head did not arrive"),
-        (HEAD + b"\r\n", HEAD.replace(b"\r\n", b"x\r\n"), b"the head did not arrive"),
-        (
-            POST + b"Content-Length: 9999\r\n\r\n",
-            b" " * 9_999,
-            b"the body did not arrive",
-        ),
-    ],
-)
-async def test_who_drips_is_told_that_the_time_is_over(
-    cluster: Cluster, sent: bytes, dripped: bytes, told: bytes
-) -> None:
+DRIPS: list[tuple[bytes, bytes, bytes]] = [
+    (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Long: " + b"x" * 30_000, b"the head did not arrive"),
+    (HEAD + b"\r\n", HEAD.replace(b"\r\n", b"x\r\n"), b"the head did not arrive"),
+    (
+        POST + b"Content-Length: 9999\r\n\r\n",
+        b" " * 9_999,
+        b"the body did not arrive",
+    ),
+]
+
+
+async def test_who_drips_is_told_that_the_time_is_over(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start(http_head_timeout_s=0.3, http_body_timeout_s=0.3)
-    raw = await connected(cluster)
-    await raw.send(with_credentials(cluster, sent))
-    dripping = asyncio.create_task(raw.drip(dripped))
-    answer = await raw.answer()
-    raw.close()
-    await dripping
-    assert b"HTTP/1.1 408 " in answer
-    assert told in answer
+    for sent, dripped, told in DRIPS:
+        with subtests.test(told=told, sent=sent[:40]):
+            raw = await connected(cluster)
+            await raw.send(with_credentials(cluster, sent))
+            dripping = asyncio.create_task(raw.drip(dripped))
+            answer = await raw.answer()
+            raw.close()
+            await dripping
+            assert b"HTTP/1.1 408 " in answer
+            assert told in answer
 
 
 async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
@@ -121,14 +121,15 @@ async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> No
     await dripping
 
 
-@pytest.mark.parametrize("first", [b"", HEAD + b"\r\n"])
-async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes) -> None:
+async def test_a_connection_without_a_request_is_closed(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start(http_idle_timeout_s=0.2)
-    raw = await connected(cluster)
-    await raw.send(first)
-    answer = await raw.answer()
-    assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
-    raw.close()
+    for first in [b"", HEAD + b"\r\n"]:
+        with subtests.test(first=first):
+            raw = await connected(cluster)
+            await raw.send(first)
+            answer = await raw.answer()
+            assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
+            raw.close()
 
 
 @pytest.mark.slow

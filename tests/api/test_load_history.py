@@ -118,20 +118,26 @@ async def test_a_folder_that_is_empty_or_missing_is_an_empty_history(
     assert "run the job" in (await refused(404, "GET", "/v1/history/report"))["reason"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [
-        "analyses/..%2F..%2Fsecret", "analyses/%2e%2e%2f%2e%2e%2fsecret", "analyses/..%5C..%5Csecret",
-        "pictures/..%2F..%2Fsecret.png", "pictures/%2e%2e/%2e%2e/secret.png", "analyses/..%2Faudit", "analyses/%00",
-        "analyses/imbalance.json", "analyses/" + "a" * 5_000,
-    ],
-)  # fmt: skip
-async def test_no_path_leads_out_of_the_folder(cluster: Cluster, root: Path, path: str) -> None:
+OUT_OF_THE_FOLDER: list[str] = [
+    "analyses/..%2F..%2Fsecret",
+    "analyses/%2e%2e%2f%2e%2e%2fsecret",
+    "analyses/..%5C..%5Csecret",
+    "pictures/..%2F..%2Fsecret.png",
+    "pictures/%2e%2e/%2e%2e/secret.png",
+    "analyses/..%2Faudit",
+    "analyses/%00",
+    "analyses/imbalance.json",
+    "analyses/" + "a" * 5_000,
+]
+
+
+async def test_no_path_leads_out_of_the_folder(cluster: Cluster, root: Path, subtests: pytest.Subtests) -> None:
     for name in ("secret.json", "secret.png"):
         (root.parent / name).write_text('"treasure"')
     await cluster.start(history_dir=str(root))
-    url = URL(f"{cluster.brokers[0].url}/v1/history/{path}", encoded=True)
-    async with cluster.session.get(url) as answer:
-        assert answer.status in (404, 412)
-        assert "treasure" not in await answer.text()
+    for path in OUT_OF_THE_FOLDER:
+        with subtests.test(path=path[:60]):
+            url = URL(f"{cluster.brokers[0].url}/v1/history/{path}", encoded=True)
+            async with cluster.session.get(url) as answer:
+                assert answer.status in (404, 412)
+                assert "treasure" not in await answer.text()

@@ -251,12 +251,23 @@ async def test_many_topics_are_answered_in_order_each_for_itself(cluster: Cluste
     assert {**answers[102], "topic": ""} == {**answers[0], "topic": ""}
 
 
-@pytest.mark.parametrize(
-    "body", [{"topics": []}, {"topics": ["t/n/a"] * 1001}, {"topics": "t/n/a"}, {}, [], {"topics": ["x" * 5000]}]
-)
-async def test_a_list_of_topics_that_is_none_is_refused(cluster: Cluster, refused: Refused, body: object) -> None:
+NO_LISTS: list[object] = [
+    {"topics": []},
+    {"topics": ["t/n/a"] * 1001},
+    {"topics": "t/n/a"},
+    {},
+    [],
+    {"topics": ["x" * 5000]},
+]
+
+
+async def test_a_list_of_topics_that_is_none_is_refused(
+    cluster: Cluster, refused: Refused, subtests: pytest.Subtests
+) -> None:
     await cluster.start()
-    assert "topics" in str(await refused(400, "POST", "/v1/lookup", json=body)) or body == []
+    for body in NO_LISTS:
+        with subtests.test(body=str(body)[:60]):
+            assert "topics" in str(await refused(400, "POST", "/v1/lookup", json=body)) or body == []
 
 
 async def test_lookups_answer_503_before_the_channel_has_been_read(cluster: Cluster) -> None:

@@ -102,26 +102,25 @@ async def test_commits_of_a_group_that_kafka_has_members_of_are_refused(port: Po
     assert (status, found["detail"]) == (409, f"persistent://{NAMESPACE}/billing has other members")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "says"),
-    [
-        ("POST", f"{GROUP}/members/a/heartbeat", b"{", 400, "Input data was truncated"),
-        ("POST", f"{GROUP}/members/a/heartbeat", b"{}", 400, "missing required field `subscription`"),
-        ("POST", f"{GROUP}/members/a/heartbeat", b'{"subscription": {"topics": []}}', 412, "subscribes to 0 topics"),
-        ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=-1", b'{"subscription": {"topics": ["t"]}}', 412, "wait_ms is"),
-        ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=99999", b'{"subscription": {"topics": ["t"]}}', 412, "to 30000"),
-        ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"x": 1}}}', 400, "int"),
-        ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"0": -1}}}', 400, ">= 0"),
-        ("DELETE", "/v1/groups/no/such/group/members/a", b"", 404, "there is no namespace no/such"),
-        ("DELETE", "/v1/groups/a%20b/such/group/members/a", b"", 412, "'persistent://a b/such/group' is no topic"),
-    ],
-)
-async def test_nonsense_is_refused_with_a_reason(
-    port: Port, method: str, path: str, body: bytes, status: int, says: str
-) -> None:
-    found, answer = await port.ask(method, path, data=body, headers={"Content-Type": "application/json"})
-    assert found == status, answer
-    assert says in answer["detail"]
+NONSENSE: list[tuple[str, str, bytes, int, str]] = [
+    ("POST", f"{GROUP}/members/a/heartbeat", b"{", 400, "Input data was truncated"),
+    ("POST", f"{GROUP}/members/a/heartbeat", b"{}", 400, "missing required field `subscription`"),
+    ("POST", f"{GROUP}/members/a/heartbeat", b'{"subscription": {"topics": []}}', 412, "subscribes to 0 topics"),
+    ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=-1", b'{"subscription": {"topics": ["t"]}}', 412, "wait_ms is"),
+    ("POST", f"{GROUP}/members/a/heartbeat?wait_ms=99999", b'{"subscription": {"topics": ["t"]}}', 412, "to 30000"),
+    ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"x": 1}}}', 400, "int"),
+    ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"0": -1}}}', 400, ">= 0"),
+    ("DELETE", "/v1/groups/no/such/group/members/a", b"", 404, "there is no namespace no/such"),
+    ("DELETE", "/v1/groups/a%20b/such/group/members/a", b"", 412, "'persistent://a b/such/group' is no topic"),
+]
+
+
+async def test_nonsense_is_refused_with_a_reason(port: Port, subtests: pytest.Subtests) -> None:
+    for method, path, body, status, says in NONSENSE:
+        with subtests.test(path=path, body=body):
+            found, answer = await port.ask(method, path, data=body, headers={"Content-Type": "application/json"})
+            assert found == status, answer
+            assert says in answer["detail"]
 
 
 async def test_a_broker_that_hosts_something_else_says_so() -> None:

@@ -24,35 +24,36 @@ async def test_a_namespace_is_created_listed_shown_and_deleted(cluster: Cluster)
     assert (await cluster.ask("GET", "/admin/v2/namespaces/t"))[1] == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_the_body_says_which_bundles(cluster: Cluster, subtests: pytest.Subtests) -> None:
+    await cluster.start()
+    bodies: list[object] = [
         {"bundles": {"boundaries": HALVES, "numBundles": 2}},
         {"bundles": {"boundaries": HALVES}},
         {"bundles": {"numBundles": 2, "boundaries": None}, "replication_clusters": ["ignored"]},
         {"numBundles": 2},
-    ],
-)
-async def test_the_body_says_which_bundles(cluster: Cluster, body: object) -> None:
-    await cluster.start()
-    assert (await cluster.ask("PUT", "/admin/v2/namespaces/t/n", json=body))[0] == 204
-    assert (await cluster.ask("GET", "/admin/v2/namespaces/t/n/bundles"))[1] == {"boundaries": HALVES, "numBundles": 2}
+    ]
+    for number, body in enumerate(bodies):
+        with subtests.test(body=body):
+            path = f"/admin/v2/namespaces/t/n{number}"
+            assert (await cluster.ask("PUT", path, json=body))[0] == 204
+            assert (await cluster.ask("GET", f"{path}/bundles"))[1] == {"boundaries": HALVES, "numBundles": 2}
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"bundles": {"boundaries": ["0x00000000", "0x8", "0xffffffff"]}}, "0x40000000"),
-        ({"bundles": {"boundaries": ["0x00000000", "0x80000000"]}}, "end with 0xffffffff"),
-        ({"bundles": {"boundaries": ["0x00000000", "0x90000000", "0x80000000", "0xffffffff"]}}, "increasing"),
-        ({"bundles": {"boundaries": HALVES, "numBundles": 7}}, "make 2 bundles, not 7"),
-        ({"numBundles": 0}, "1 to 65536"),
-        ({"numBundles": 10**9}, "1 to 65536"),
-    ],
-)
-async def test_impossible_bundles_are_refused(cluster: Cluster, refused: Refused, body: object, says: str) -> None:
+IMPOSSIBLE: list[tuple[object, str]] = [
+    ({"bundles": {"boundaries": ["0x00000000", "0x8", "0xffffffff"]}}, "0x40000000"),
+    ({"bundles": {"boundaries": ["0x00000000", "0x80000000"]}}, "end with 0xffffffff"),
+    ({"bundles": {"boundaries": ["0x00000000", "0x90000000", "0x80000000", "0xffffffff"]}}, "increasing"),
+    ({"bundles": {"boundaries": HALVES, "numBundles": 7}}, "make 2 bundles, not 7"),
+    ({"numBundles": 0}, "1 to 65536"),
+    ({"numBundles": 10**9}, "1 to 65536"),
+]
+
+
+async def test_impossible_bundles_are_refused(cluster: Cluster, refused: Refused, subtests: pytest.Subtests) -> None:
     await cluster.start()
-    assert says in (await refused(412, "PUT", "/admin/v2/namespaces/t/n", json=body))["detail"]
+    for body, says in IMPOSSIBLE:
+        with subtests.test(body=body, says=says):
+            assert says in (await refused(412, "PUT", "/admin/v2/namespaces/t/n", json=body))["detail"]
 
 
 async def test_a_body_that_is_no_json_is_refused(cluster: Cluster, refused: Refused) -> None:
@@ -64,14 +65,15 @@ async def test_a_body_that_is_no_json_is_refused(cluster: Cluster, refused: Refu
     assert "numBundles" in (await refused(400, "PUT", path, json={"numBundles": "many"}))["detail"]
 
 
-@pytest.mark.parametrize("body", [{"bundle": 4}, {"numBundles": 4, "bundle": {}}, {"bundle": 4, "persistence": {}}])
 async def test_a_name_that_means_nothing_is_refused_and_creates_nothing(
-    cluster: Cluster, refused: Refused, body: object
+    cluster: Cluster, refused: Refused, subtests: pytest.Subtests
 ) -> None:
     await cluster.start()
     before = cluster.history()
-    assert "unknown: bundle;" in (await refused(400, "PUT", "/admin/v2/namespaces/t/n", json=body))["detail"]
-    assert cluster.history() == before
+    for body in [{"bundle": 4}, {"numBundles": 4, "bundle": {}}, {"bundle": 4, "persistence": {}}]:
+        with subtests.test(body=body):
+            assert "unknown: bundle;" in (await refused(400, "PUT", "/admin/v2/namespaces/t/n", json=body))["detail"]
+            assert cluster.history() == before
 
 
 async def test_a_namespace_that_exists_is_a_conflict(cluster: Cluster, refused: Refused) -> None:
@@ -80,10 +82,11 @@ async def test_a_namespace_that_exists_is_a_conflict(cluster: Cluster, refused: 
     assert "exists" in (await refused(409, "PUT", "/admin/v2/namespaces/t/n"))["detail"]
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_an_unknown_namespace_is_not_found(cluster: Cluster, refused: Refused, method: str) -> None:
+async def test_an_unknown_namespace_is_not_found(cluster: Cluster, refused: Refused, subtests: pytest.Subtests) -> None:
     await cluster.start()
-    assert "t/none" in (await refused(404, method, "/admin/v2/namespaces/t/none"))["detail"]
+    for method in ["GET", "DELETE"]:
+        with subtests.test(method=method):
+            assert "t/none" in (await refused(404, method, "/admin/v2/namespaces/t/none"))["detail"]
 
 
 async def test_a_name_that_is_none_is_refused(cluster: Cluster, refused: Refused) -> None:

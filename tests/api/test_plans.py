@@ -219,27 +219,26 @@ async def test_proposals_by_hand_take_a_strategy_and_a_tolerance_of_their_own(cl
     assert (rejected["state"], rejected["may"]) == ("rejected", [])
 
 
-@pytest.mark.parametrize(
-    ("status", "method", "path", "body", "says"),
-    [
-        (404, "GET", "/v1/plans/none", None, "there is no plan none"),
-        (404, "POST", "/v1/plans/none/approve", {}, "there is no plan none"),
-        (404, "POST", "/v1/plans/none/undo", {}, "there is no plan none"),
-        (412, "POST", "/v1/plans/unload", {}, "name either a namespace or a broker"),
-        (412, "POST", "/v1/balancing/pause", {"namespace": "t/n", "broker": "a:1"}, "one at a time"),
-        (412, "POST", "/v1/plans", {"tolerance": "snug"}, "is no tolerance"),
-        (404, "POST", "/v1/plans/unload", {"namespace": "t/none"}, "no namespace"),
-        (400, "POST", "/v1/plans/unload", {"namespace": "t/n", "wave": 0}, "wave"),
-        (400, "POST", "/v1/plans", {"tolerence": 1}, "there is no such field"),
-        (400, "GET", "/v1/plans?limit=0", None, "limit"),
-    ],
-)
-async def test_what_makes_no_sense_is_refused(
-    cluster: Cluster, refused: Refused, status: int, method: str, path: str, body: Any, says: str
-) -> None:
+REFUSED: list[tuple[int, str, str, Any, str]] = [
+    (404, "GET", "/v1/plans/none", None, "there is no plan none"),
+    (404, "POST", "/v1/plans/none/approve", {}, "there is no plan none"),
+    (404, "POST", "/v1/plans/none/undo", {}, "there is no plan none"),
+    (412, "POST", "/v1/plans/unload", {}, "name either a namespace or a broker"),
+    (412, "POST", "/v1/balancing/pause", {"namespace": "t/n", "broker": "a:1"}, "one at a time"),
+    (412, "POST", "/v1/plans", {"tolerance": "snug"}, "is no tolerance"),
+    (404, "POST", "/v1/plans/unload", {"namespace": "t/none"}, "no namespace"),
+    (400, "POST", "/v1/plans/unload", {"namespace": "t/n", "wave": 0}, "wave"),
+    (400, "POST", "/v1/plans", {"tolerence": 1}, "there is no such field"),
+    (400, "GET", "/v1/plans?limit=0", None, "limit"),
+]
+
+
+async def test_what_makes_no_sense_is_refused(cluster: Cluster, refused: Refused, subtests: pytest.Subtests) -> None:
     await cluster.start(**BY_HAND)
-    options = {} if body is None else {"json": body}
-    assert says in (await refused(status, method, path, **options))["detail"]
+    for status, method, path, body, says in REFUSED:
+        with subtests.test(path=path, body=body):
+            options = {} if body is None else {"json": body}
+            assert says in (await refused(status, method, path, **options))["detail"]
 
 
 async def test_rounds_and_moves_are_counted(cluster: Cluster) -> None:

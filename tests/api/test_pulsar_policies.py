@@ -46,27 +46,28 @@ async def test_an_isolation_policy_is_set_shown_and_deleted(cluster: Cluster, re
     await refused(404, "DELETE", f"{ISOLATION}/pay")
 
 
-@pytest.mark.parametrize(
-    ("status", "changed", "words"),
-    [
-        (412, {"namespaces": ["pay/(.*"]}, "namespaces: 'pay/(.*' is no regular expression"),
-        (412, {"namespaces": []}, "namespaces is empty"),
-        (412, {"primary": []}, "primary is empty"),
-        (409, {"primary": ["nobody:1"]}, "no registered broker matches"),
-        (400, {"unload_scope": "everything"}, "unload_scope"),
-        (400, {"colour": "red"}, "there is no such field"),
-        (400, {"auto_failover_policy": {"policy_type": "luck", "parameters": {}}}, "policy_type"),
-        (412, {"auto_failover_policy": {"parameters": {"min_limit": "none"}}}, "min_limit: 'none' is no number"),
-        (412, {"auto_failover_policy": {"parameters": {"min_limit": "0"}}}, "min_available is 0"),
-        (412, {"auto_failover_policy": {"parameters": {"usage_threshold": "120"}}}, "usage_threshold_percent is 120"),
-    ],
-)
-async def test_a_bad_isolation_policy_is_refused(
-    cluster: Cluster, refused: Refused, status: int, changed: dict[str, Any], words: str
-) -> None:
+BAD: list[tuple[int, dict[str, Any], str]] = [
+    (412, {"namespaces": ["pay/(.*"]}, "namespaces: 'pay/(.*' is no regular expression"),
+    (412, {"namespaces": []}, "namespaces is empty"),
+    (412, {"primary": []}, "primary is empty"),
+    (409, {"primary": ["nobody:1"]}, "no registered broker matches"),
+    (400, {"unload_scope": "everything"}, "unload_scope"),
+    (400, {"colour": "red"}, "there is no such field"),
+    (400, {"auto_failover_policy": {"policy_type": "luck", "parameters": {}}}, "policy_type"),
+    (412, {"auto_failover_policy": {"parameters": {"min_limit": "none"}}}, "min_limit: 'none' is no number"),
+    (412, {"auto_failover_policy": {"parameters": {"min_limit": "0"}}}, "min_available is 0"),
+    (412, {"auto_failover_policy": {"parameters": {"usage_threshold": "120"}}}, "usage_threshold_percent is 120"),
+]
+
+
+async def test_a_bad_isolation_policy_is_refused(cluster: Cluster, refused: Refused, subtests: pytest.Subtests) -> None:
     await cluster.start()
-    body = await refused(status, "POST", f"{ISOLATION}/pay", json={**pulsars(cluster.brokers[0].name), **changed})
-    assert words in body["detail"]
+    for status, changed, words in BAD:
+        with subtests.test(changed=changed):
+            body = await refused(
+                status, "POST", f"{ISOLATION}/pay", json={**pulsars(cluster.brokers[0].name), **changed}
+            )
+            assert words in body["detail"]
 
 
 async def test_another_cluster_is_not_known_here(cluster: Cluster, refused: Refused) -> None:

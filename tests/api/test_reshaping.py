@@ -119,14 +119,15 @@ REFUSED: list[tuple[int, str, str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "method", "path", "body", "says"), REFUSED, ids=[f"{r[2]} {r[4]}" for r in REFUSED])
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    cluster: Cluster, refused: Refused, status: int, method: str, path: str, body: Any, says: str
+    cluster: Cluster, refused: Refused, subtests: pytest.Subtests
 ) -> None:
     bundles = await owned(cluster)
     await cluster.brokers[0].node.current.operations.unload(bundles[-1])
-    options = {} if body is None else {"json": body}
-    assert says in (await refused(status, method, path, **options))["detail"]
+    for status, method, path, body, says in REFUSED:
+        with subtests.test(path=path, says=says):
+            options = {} if body is None else {"json": body}
+            assert says in (await refused(status, method, path, **options))["detail"]
 
 
 async def test_bundles_of_two_owners_are_not_merged_and_it_says_what_to_transfer(

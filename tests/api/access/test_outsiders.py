@@ -45,9 +45,8 @@ async def refusals(guarded: Guarded, count: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS)
 async def test_an_attempt_is_refused_changes_nothing_and_is_written_down(
-    guarded: Guarded, attempt: str, monkeypatch: pytest.MonkeyPatch
+    guarded: Guarded, subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "REFUSALS_EVERY_S", 0.0)
     guarded.be_root()
@@ -57,18 +56,21 @@ async def test_an_attempt_is_refused_changes_nothing_and_is_written_down(
     await cluster.assign("t/n/a")
     await guarded.grant(AccessRole.VIEWER, "ann", "*")
     before, cluster.credentials = cluster.history(), {}
-    wanted, headers = ATTEMPTS[attempt]
-    for method, path, body in WRITES:
-        told = {"Host": "localhost", "Content-Length": str(len(body)), **JSON, **headers(guarded)}
-        assert (await send(cluster, method, path, told, body))[0] == wanted, path
-    entries = await refusals(guarded, len(WRITES))
-    assert [(each["action"], each["about"]) for each in entries] == [(m.lower(), path) for m, path, _ in WRITES]
-    assert {(each["result"], each["status"], each["address"]) for each in entries} == {("refused", wanted, "127.0.0.1")}
-    assert {(each["principal"], each["how"]) for each in entries} == {
-        ("ann", "token") if attempt == "a viewer's token" else ("somebody at 127.0.0.1", "unverified")
-    }
-    await cluster.agree()
-    assert cluster.history() == before
+    for number, (attempt, (wanted, headers)) in enumerate(ATTEMPTS.items()):
+        with subtests.test(attempt=attempt):
+            for method, path, body in WRITES:
+                told = {"Host": "localhost", "Content-Length": str(len(body)), **JSON, **headers(guarded)}
+                assert (await send(cluster, method, path, told, body))[0] == wanted, path
+            entries = (await refusals(guarded, (number + 1) * len(WRITES)))[number * len(WRITES) :]
+            assert [(each["action"], each["about"]) for each in entries] == [(m.lower(), path) for m, path, _ in WRITES]
+            assert {(each["result"], each["status"], each["address"]) for each in entries} == {
+                ("refused", wanted, "127.0.0.1")
+            }
+            assert {(each["principal"], each["how"]) for each in entries} == {
+                ("ann", "token") if attempt == "a viewer's token" else ("somebody at 127.0.0.1", "unverified")
+            }
+            await cluster.agree()
+            assert cluster.history() == before
 
 
 async def test_a_form_of_another_page_is_written_down(guarded: Guarded) -> None:

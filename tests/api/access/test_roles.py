@@ -202,14 +202,17 @@ async def test_where_nobody_is_asked_every_route_is_open(cluster: Cluster) -> No
         assert (await cluster.ask("GET", path))[0] == 200
 
 
-@pytest.mark.parametrize("said", ["true", "True", "1", "on", "yes", "t", "y"])
-async def test_force_needs_the_role_in_the_cluster_however_it_is_spelt(guarded: Guarded, said: str) -> None:
+async def test_force_needs_the_role_in_the_cluster_however_it_is_spelt(
+    guarded: Guarded, subtests: pytest.Subtests
+) -> None:
     await guarded.start()
     await guarded.cluster.create("t/n")
     await guarded.grant(AccessRole.OPERATOR, "ann", "t/n")
     unload = f"/admin/v2/namespaces/t/n/{RANGE}/unload"
-    assert (await guarded.ask("ann", "PUT", f"{unload}?force={said}"))[0] == 403
-    assert (await guarded.ask("ann", "PUT", f"{unload}?force=false"))[0] == 204
+    for said in ["true", "True", "1", "on", "yes", "t", "y"]:
+        with subtests.test(said=said):
+            assert (await guarded.ask("ann", "PUT", f"{unload}?force={said}"))[0] == 403
+            assert (await guarded.ask("ann", "PUT", f"{unload}?force=false"))[0] == 204
 
 
 # --- grants
@@ -251,27 +254,27 @@ def test_superusers_may_everything_and_nobody_else_without_a_policy() -> None:
     assert not grants().anywhere("ann", AccessRole.CLIENT)
 
 
-@pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        ({"role": "king", "principals": ["a"], "namespaces": ["*"]}, "role"),
-        ({"role": "viewer", "principals": [], "namespaces": ["*"]}, "principals is empty"),
-        ({"role": "viewer", "principals": ["a"], "namespaces": []}, "namespaces is empty"),
-        ({"role": "viewer", "principals": ["a b"], "namespaces": ["*"]}, "no principal"),
-        ({"role": "viewer", "principals": ["a,b"], "namespaces": ["*"]}, "no principal"),
-        ({"role": "viewer", "principals": ["a"], "namespaces": ["t"]}, "namespace"),
-        ({"role": "viewer", "principals": ["a"], "namespaces": ["*/n"]}, ""),
-        ({"role": "viewer", "principals": ["a"], "namespaces": ["t/n*"]}, ""),
-        ({"role": "viewer", "principals": ["a"]}, "namespaces"),
-    ],
-    ids=str,
-)
-async def test_wrong_access_policies_are_refused(guarded: Guarded, policy: dict[str, Any], says: str) -> None:
+WRONG_POLICIES: list[tuple[dict[str, Any], str]] = [
+    ({"role": "king", "principals": ["a"], "namespaces": ["*"]}, "role"),
+    ({"role": "viewer", "principals": [], "namespaces": ["*"]}, "principals is empty"),
+    ({"role": "viewer", "principals": ["a"], "namespaces": []}, "namespaces is empty"),
+    ({"role": "viewer", "principals": ["a b"], "namespaces": ["*"]}, "no principal"),
+    ({"role": "viewer", "principals": ["a,b"], "namespaces": ["*"]}, "no principal"),
+    ({"role": "viewer", "principals": ["a"], "namespaces": ["t"]}, "namespace"),
+    ({"role": "viewer", "principals": ["a"], "namespaces": ["*/n"]}, ""),
+    ({"role": "viewer", "principals": ["a"], "namespaces": ["t/n*"]}, ""),
+    ({"role": "viewer", "principals": ["a"]}, "namespaces"),
+]
+
+
+async def test_wrong_access_policies_are_refused(guarded: Guarded, subtests: pytest.Subtests) -> None:
     await guarded.start()
-    status, answer, _ = await guarded.ask("root", "PUT", "/v1/policies/access/some", json=policy)
-    assert status == 412, answer
-    assert says in answer["detail"]
-    assert not guarded.cluster.brokers[0].node.policies.current().access
+    for policy, says in WRONG_POLICIES:
+        with subtests.test(policy=policy, says=says):
+            status, answer, _ = await guarded.ask("root", "PUT", "/v1/policies/access/some", json=policy)
+            assert status == 412, answer
+            assert says in answer["detail"]
+            assert not guarded.cluster.brokers[0].node.policies.current().access
 
 
 async def test_a_role_holds_as_soon_as_its_policy_is_written_and_no_longer(guarded: Guarded) -> None:
