@@ -58,7 +58,6 @@ async def took_ms(decisions: DecisionLog, decision_id: str) -> int:
     return found.appended_ms
 
 
-@pytest.mark.slow
 async def test_a_record_is_found_by_its_id_also_by_another_process(logs, decisions, topic):
     for epoch, number in [(1, 1), (1, 2), (1, 9), (1, 10), (2, 1), (10, 1)]:
         await decisions.append(decided(epoch, number))
@@ -77,7 +76,6 @@ async def test_a_record_is_found_by_its_id_also_by_another_process(logs, decisio
         await decisions.get("x")
 
 
-@pytest.mark.slow
 async def test_a_deposed_leaders_last_record_is_found_among_its_successors(decisions, topic):
     for epoch, number in [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (2, 3)]:
         await decisions.append(decided(epoch, number))
