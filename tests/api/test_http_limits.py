@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import resource
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -20,12 +22,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmanager_api import limits
+from loadmanager_api import limits, listener
 from loadmanager_api.cli.broker import Idle
 from loadmanager_api.listener import OWN_SHARE
+from stack.servers import free_port
 from tests.api.access.conftest import attacked as cluster
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import CHUNK, HEAD, Raw, connected, reads_nothing, refused_while_pouring, status_of, with_credentials
+from tests.loadmanager.embedded import PATIENT
 
 __all__ = ["cluster"]
 
@@ -121,23 +125,24 @@ async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> No
     await dripping
 
 
-async def test_a_connection_without_a_request_is_closed(cluster: Cluster, subtests: pytest.Subtests) -> None:
-    await cluster.start(http_idle_timeout_s=0.2)
-    for first in [b"", HEAD + b"\r\n"]:
-        with subtests.test(first=first):
-            raw = await connected(cluster)
-            await raw.send(first)
-            answer = await raw.answer()
-            assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
-            raw.close()
+@pytest.mark.parametrize(("first", "idle_timeout_s"), [(b"", 0.2), (HEAD + b"\r\n", 4.0)])
+async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes, idle_timeout_s: float) -> None:
+    await cluster.start(http_idle_timeout_s=idle_timeout_s)
+    raw = await connected(cluster)
+    await raw.send(first)
+    answer = await raw.answer()
+    assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
+    raw.close()
 
 
 @pytest.mark.slow
 async def test_flood_of_connections_leaves_room_for_health_checks(cluster: Cluster) -> None:
-    await cluster.start(http_connections=16)
-    flood = [await connected(cluster) for _ in range(100)]
-    for raw in flood:
-        await raw.pour(HEAD, b"", 0)
+    await cluster.start(http_connections=16, http_head_timeout_s=600)
+    flood: list[Raw] = []
+    async with asyncio.timeout(WAIT_S):  # one that has sent nothing for a second may be closed
+        while len(flood) < 100 or await status_of(cluster, "/v1/notes") != 503:
+            flood.append(await connected(cluster))
+            await flood[-1].pour(HEAD, b"", 0)
     for _ in range(3):
         assert [await status_of(cluster, path) for path in VITAL] == [200] * len(VITAL)
         assert await status_of(cluster, "/v1/notes") == 503
@@ -149,27 +154,25 @@ async def test_flood_of_connections_leaves_room_for_health_checks(cluster: Clust
 
 
 async def test_metrics_tell_what_the_endpoints_refuse(cluster: Cluster) -> None:
-    await cluster.start(http_connections=16, http_head_timeout_s=0.3)
-
-    async def until(name: str, least: float) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while (await http_metrics(cluster))[name] < least:
-                await asyncio.sleep(0.02)
-
+    await cluster.start(http_connections=16, http_head_timeout_s=1.0)
+    late, beyond = 'deadlines_missed_total{part="head"}', 'connections_refused_total{how="vital_only"}'
     before = await http_metrics(cluster)
     assert set(before.values()) - {before["connections"]} == {0}
     assert 1 <= before["connections"] <= 16
     large = await connected(cluster)
     await large.send(HEAD + b"X-Long: " + b"x" * 40_000)
     assert (await large.answer()).startswith(b"HTTP/1.1 431 ")
-    slow = [await connected(cluster) for _ in range(20)]
-    for raw in slow:
-        await raw.pour(HEAD, b"", 0)
-    await until('deadlines_missed_total{part="head"}', 16)
-    await until('connections_refused_total{how="vital_only"}', 4)
+    slow, after = list[Raw](), before
+    async with asyncio.timeout(WAIT_S):
+        while after[beyond] < 4:  # on a busy machine the first are late before the last have come
+            for _ in range(20):
+                slow.append(await connected(cluster))
+                await slow[-1].pour(HEAD, b"", 0)
+            known = after[late]
+            while (after := await http_metrics(cluster))[late] == known:
+                await asyncio.sleep(0.02)
     for raw in (large, *slow):
         raw.close()
-    after = await http_metrics(cluster)
     assert after["heads_refused_total"] == 1
     assert {after[f'requests_refused_total{{why="{why}"}}'] for why in ("loop", "running", "untaken")} == {0}
 
@@ -194,7 +197,14 @@ async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None
 OPENED_BY_A_BUNDLE = 3
 
 
-class Opening(Idle):
+class Patient(Idle):
+    """A service in whose process no client that works is taken for idle, not even when the machine stalls."""
+
+    def __init__(self) -> None:
+        listener.AT_WORK_S = 600
+
+
+class Opening(Patient):
     """A service that opens descriptors with each bundle that it gets, and keeps them."""
 
     def acquire(self, bundle: object, token: object, hand_off: bytes | None) -> None:
@@ -207,11 +217,11 @@ def broker_with_descriptors(
     directory: Path, descriptors: int, *options: str
 ) -> Generator[tuple[subprocess.Popen[bytes], str]]:
     """A broker process that may have so many open, and its address."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        name = f"127.0.0.1:{probe.getsockname()[1]}"
+    name = f"127.0.0.1:{free_port()}"
     command = [str(Path(sys.executable).parent / "loadmanager"), "broker", "--advertised", name]
+    patient = [part for name, value in PATIENT.items() for part in ("--set", f"{name}={value}")]
     process = subprocess.Popen(
-        [*command, "--log", f"sqlite:{directory / 'lm.db'}", "--set", "proof_validity_s=1", *options],
+        [*command, "--log", f"sqlite:{directory / 'lm.db'}", *patient, *options],
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
     )
@@ -244,7 +254,8 @@ def opened_by(there: psutil.Process) -> list[str]:
 async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordination(tmp_path: Path) -> None:
     descriptors = 128
     kept = int(descriptors * OWN_SHARE) // 2
-    with broker_with_descriptors(tmp_path, descriptors) as (process, url), ExitStack() as stack:
+    host = ("--host", "tests.api.test_http_limits:Patient")
+    with broker_with_descriptors(tmp_path, descriptors, *host) as (process, url), ExitStack() as stack:
 
         async def status(path: str, method: str = "GET", body: bytes | None = None) -> int:
             return await asyncio.to_thread(asked, url + path, method, body)
@@ -262,8 +273,11 @@ async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordinatio
             if number % 16 == 0:
                 await look_up(working, 0)
         async with asyncio.timeout(WAIT_S):
-            for key in range(40):  # its log takes records, over more than one proof's validity
+            until_s = time.monotonic() + 1.1 * PATIENT["proof_validity_s"]
+            for key in itertools.count():  # its log takes records, over more than one proof's validity
                 await look_up(working, key)
+                if time.monotonic() > until_s:
+                    break
                 assert psutil.Process(process.pid).num_fds() <= descriptors - kept, "clients keep off these"
                 await asyncio.sleep(0.05)
         assert await status("/admin/v2/brokers/health") == 200
@@ -309,16 +323,19 @@ async def look_up(working: Raw, key: int) -> None:
 
 async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Cluster) -> None:
     await cluster.start(http_send_timeout_s=0.2)
+    late = 'deadlines_missed_total{part="answer"}'
     await cluster.create("t/n", 65_536)
     with await reads_nothing(cluster, b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
-        await cluster.until(lambda: is_served(client))
+        async with asyncio.timeout(WAIT_S):
+            while (await http_metrics(cluster))[late] == 0:
+                await asyncio.sleep(0.01)
         await cluster.until(lambda: not is_served(client))
 
 
 @pytest.mark.slow
 async def test_answers_that_nobody_takes_are_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNSENT_AT_MOST_BYTES", 0)  # what the kernel leaves of an answer may be little
-    await cluster.start(http_send_timeout_s=2.0)
+    await cluster.start(http_send_timeout_s=5.0)
     wanted = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
     with await reads_nothing(cluster, wanted) as client:
         async with asyncio.timeout(WAIT_S):

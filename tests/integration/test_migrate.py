@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from loadmanager.demo.counter.load import Load
 from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.settings import Settings
 from stack.servers import KafkaServer, ZooKeeperServer
+from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
 from statechannel.law.table import OwnershipTable
@@ -93,7 +94,7 @@ class Cluster:
         await log.start(LIMIT_S)
         try:
             folded = FoldedLog(log, self.settings["log"])
-            await folded.open()
+            await answered(folded.open)
             yield folded
         finally:
             await log.close()
@@ -103,14 +104,27 @@ class Cluster:
         async with self.seen() as folded, asyncio.timeout(LIMIT_S):
             while (found := _owners(folded.table, self.names)) is None:
                 await asyncio.sleep(0.1)
-                await folded.read_on()
+                await answered(folded.read_on)
             return found
 
 
+async def answered(read: Callable[[], Awaitable[None]]) -> None:
+    """Read a log until it answers: brokers that start keep the machine busy for longer than a read waits."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                return await read()
+            except LogUnavailable:
+                await asyncio.sleep(0.1)
+
+
 async def _members(session: aiohttp.ClientSession, asked: str) -> set[str]:
-    """Who is there, as one broker knows."""
-    async with session.get(f"http://{asked}/admin/v2/brokers") as answer:
-        return set(await answer.json()) if answer.status == 200 else set()
+    """Who is there, as one broker knows; empty as long as it does not answer."""
+    try:
+        async with session.get(f"http://{asked}/admin/v2/brokers") as answer:
+            return set(await answer.json()) if answer.status == 200 else set()
+    except aiohttp.ClientError:
+        return set()
 
 
 def _owners(table: OwnershipTable, names: Sequence[str]) -> Owners | None:

@@ -29,6 +29,7 @@ from loadmanager.leader.plans.table import By, PlanAction
 from loadmanager.model.host import BundleLoad
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 from statechannel.law.bundle import Bundle
+from tests.loadmanager.embedded import PATIENT
 
 CLUSTER = "standalone"
 TENTH_MSG_S = 100.0
@@ -45,6 +46,7 @@ QUICKLY: dict[str, Any] = {
     "weight_cpu": 0.0,
     "capacity": {"rate_msg_s": 1000.0},
     "advice_measure_s": 3.0,
+    **PATIENT,
 }
 PATIENCE_S = 60.0
 
@@ -162,7 +164,7 @@ async def test_approved_advice_lowers_the_imbalance_and_is_kept() -> None:
 
 
 async def test_advice_after_which_it_is_worse_is_undone_by_the_next_leader_too() -> None:
-    settings = {**QUICKLY, "advice_measure_s": 7.0}  # long beside the time until a new leader leads
+    settings = {**QUICKLY, "proof_validity_s": 1.0, "advice_measure_s": 7.0}  # long beside until a new leader leads
     async with embedded_cluster(Service, brokers=3, bundles=6, **settings) as cluster:
         await lay_on(cluster, 1, 1, 1, 1, 1, 1)
         await some_rounds(cluster)
@@ -187,7 +189,8 @@ async def test_advice_after_which_it_is_worse_is_undone_by_the_next_leader_too()
 
 
 async def test_a_split_that_was_advised_is_made_and_merged_again_when_withdrawn() -> None:
-    async with embedded_cluster(Service, brokers=2, bundles=4, **QUICKLY) as cluster:
+    settings = {**QUICKLY, "balancing_tolerance": 1.0}  # none is moved meanwhile: children of two brokers stay cut
+    async with embedded_cluster(Service, brokers=2, bundles=4, **settings) as cluster:
         await lay_on(cluster, 1, 1, 1, 1)
         await some_rounds(cluster)
         whole = cluster.bundles()
