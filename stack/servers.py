@@ -40,15 +40,16 @@ _RESERVATIONS = Path(tempfile.gettempdir()) / f"loadmanager-ports-{os.getuid()}"
 _GIVEN = set[int]()
 
 
-def free_port() -> int:
+def free_port(among: Sequence[int] | None = None) -> int:
     """A loopback port that is free at this moment, and that no running process of this user was given before."""
-    for port in random.sample(PORTS, min(200, len(PORTS))):
+    among = PORTS if among is None else among
+    for port in random.sample(among, min(200, len(among))):
         if port not in _GIVEN and _reserve(port):
             _GIVEN.add(port)
             with socket.socket() as probe, suppress(OSError):
                 probe.bind((HOST, port))
                 return port
-    raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
+    raise StackError(f"no free port on {HOST} between {min(among)} and {max(among)}")
 
 
 @cache

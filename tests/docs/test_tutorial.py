@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from stack.jars import StackError
+from stack.servers import PORTS, free_port
 from tests.pages import ROOT, blocks
 
 PAGE = "docs/tutorial.md"
@@ -34,6 +38,26 @@ def code_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
+class Ports:
+    """Free ones, for those of the page: what else runs here may use 7101 or 7201."""
+
+    def __init__(self) -> None:
+        self._by_shown = next(filter(None, map(self._from, random.sample(range(PORTS.start, PORTS.stop, 100), 50))))
+
+    @staticmethod
+    def _from(hundred: int) -> dict[str, str] | None:
+        """The page has admin ports 100 above the others, and finds the others by their first digits."""
+        shown = {f"7{100 * (group + 1) + at}": hundred + 100 * group + at for group in (0, 1) for at in (1, 2, 3)}
+        try:
+            by_shown = {each: str(free_port([port])) for each, port in shown.items()}
+        except StackError:
+            return None
+        return {":71[0-9]*": f":{hundred // 100}[0-9]*", **by_shown}
+
+    def put(self, text: str) -> str:
+        return re.sub("|".join(map(re.escape, self._by_shown)), lambda found: self._by_shown[found[0]], text)
+
+
 def test_the_page_shows_all_of_the_example_literally():
     shown = files()
     assert set(shown) == {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
@@ -43,9 +67,10 @@ def test_the_page_shows_all_of_the_example_literally():
 
 @pytest.mark.slow
 def test_the_commands_do_what_the_page_says(tmp_path: Path):
+    ports = Ports()
     for name, text in files().items():
-        (tmp_path / name).write_text(text)
-    told = run(tmp_path)
+        (tmp_path / name).write_text(ports.put(text))
+    told = run(tmp_path, ports)
     assert told.count("0 lost, 0 doubled") == 3, told
     sections = re.split(re.escape(MARK).replace(r"\{\}", r"\d+\n"), told)[1:]
     commands = 0
@@ -58,9 +83,9 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path):
                 assert any(each.startswith(pattern_of(line)) for each in found), f"{line}\n{told}"
 
 
-def run(directory: Path) -> str:
+def run(directory: Path, ports: Ports) -> str:
     """Output of all commands in one shell, as if the reader typed them; ends whatever they leave behind."""
-    commands = [block.text for block in blocks(PAGE) if block.language == "sh"]
+    commands = [ports.put(block.text) for block in blocks(PAGE) if block.language == "sh"]
     script = "".join(f"echo '{MARK.format(i)}'\n{text}" for i, text in enumerate(commands))
     process = subprocess.Popen(
         ["bash", "-e", "-c", script],
@@ -73,9 +98,9 @@ def run(directory: Path) -> str:
     )
     try:
         told, _ = process.communicate(timeout=PATIENCE_S)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     logs = "".join(f"\n{log.name}:\n{log.read_text()}" for log in sorted(directory.glob("*.log")))
     assert process.returncode == 0, told + logs
     return told
