@@ -90,7 +90,7 @@ def tracked() -> list[Path]:
     """Files under version control, and new ones that are not ignored."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 

@@ -62,7 +62,7 @@ def apart(*arguments: str, before: str = "", **environment: str) -> subprocess.C
     code = f"import sys; {before}\nfrom loadmanager_api.cli.main import main; main(['history', *sys.argv[1:]])"
     env = {**os.environ, **environment}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_the_help_of_every_command_needs_no_spark():
         f"from loadmanager_api.cli.load_history.group import COMMANDS; found = {loop}; "
         "print({each.exit_code for each in found}, {'pyspark', 'pandas', 'altair'} & set(sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert run.stdout.strip() == "{0} set()"
     reading = {"analyse", "audit", "replay", "advise", "report", "sql"}
     assert set(COMMANDS) == reading | {"jars", "ingest", "serve", "maintain"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from stack.servers import free_port
 
 HEAVY = ("pyspark", "pandas", "pyarrow", "altair")
 TELLS = f"""
@@ -28,32 +29,30 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["history", "--help"], ["history", "audit", "--help"]])
 def test_help_loads_nothing_heavy(arguments: list[str]):
-    run = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=True)
     assert run.stdout.splitlines()[-1] == "HEAVY []"
 
 
 def test_a_job_that_is_refused_early_loads_nothing_heavy(tmp_path: Path):
     missing = command("history", "audit", "--lake", str(tmp_path / "nowhere"))
-    run = subprocess.run(missing, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(missing, capture_output=True, text=True, timeout=240, check=False)
     assert (run.returncode, run.stdout.strip()) == (1, "HEAVY []")
 
 
 @pytest.mark.slow
 def test_a_broker_that_serves_the_history_loads_nothing_heavy(tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     log, folder = f"sqlite:{tmp_path / 'log.db'}", f"history_dir={tmp_path}"
     starting = command("broker", "--advertised", address, "--log", log, "--set", folder)
     broker = subprocess.Popen(starting, stdout=subprocess.PIPE, text=True)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while not answers(f"http://{address}/v1/history"):
             assert broker.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
         broker.send_signal(signal.SIGTERM)
-        said, _ = broker.communicate(timeout=60)
+        said, _ = broker.communicate(timeout=240)
     finally:
         broker.kill()
         broker.wait()

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator
@@ -17,6 +16,7 @@ import aiohttp
 import pytest
 
 from loadmanager.client import HttpRouter, Router
+from stack.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 120.0
@@ -34,9 +34,7 @@ async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str, Proc
         command = [sys.executable, "-m", "gunicorn", "--no-control-socket"]
         command += ["-c", f"python:examples.{module}_gunicorn", f"examples.{module}:app"]
     if module in {"embed_fastapi", "embed_flask"}:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        arguments, environment = [], {**environment, "GREETINGS_LOG": log, "GREETINGS_PORT": str(port)}
+        arguments, environment = [], {**environment, "GREETINGS_LOG": log, "GREETINGS_PORT": str(free_port())}
     process = await asyncio.create_subprocess_exec(
         *command, *arguments, cwd=ROOT, env=environment, stdout=PIPE, stdin=DEVNULL
     )

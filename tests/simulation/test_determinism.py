@@ -20,7 +20,7 @@ def digest_of(seed: int, hash_seed: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -125,7 +125,7 @@ def digest_of(seed: int, hash_seed: str) -> str:
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")

@@ -87,7 +87,7 @@ def test_replay_is_the_same_whatever_the_hash_seed(log: Path):
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=240,
         ).stdout
         for seed in ("0", "1", "4242")
     }

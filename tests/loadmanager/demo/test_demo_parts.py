@@ -151,7 +151,7 @@ def test_a_member_that_cannot_start_says_why_in_one_line(tmp_path: Path):
     with mine, its:
         ended = subprocess.run(
             [sys.executable, "-m", "loadmanager.demo.member", orders(tmp_path, unwell)],
-            stdin=its.fileno(), capture_output=True, text=True, timeout=60, check=False,
+            stdin=its.fileno(), capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()

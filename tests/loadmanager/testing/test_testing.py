@@ -15,6 +15,7 @@ import pytest
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, NotFound, Token
 from loadmanager.client import BudgetSpent, Route
+from loadmanager.errors import Conflict
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from loadmanager.testing.plugin import OpenCluster, loadmanager_cluster
 

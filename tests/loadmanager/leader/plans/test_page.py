@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[4]
 def draw(docs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(docs / "draw_plans.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 def check(docs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = [sys.executable, str(docs / "draw_settings.py"), *arguments]
-    return subprocess.run(script, capture_output=True, text=True, timeout=60, check=False, cwd=DOCS.parent)
+    return subprocess.run(script, capture_output=True, text=True, timeout=240, check=False, cwd=DOCS.parent)
 
 
 def test_the_page_is_current() -> None:
