@@ -176,8 +176,10 @@ def _ask(groups: KafkaGroups) -> None:
 
 
 # --- the process that watches
-def watched_rounds(server: KafkaServer, rounds: int, seed: int) -> Outcome:
-    """Run rounds in processes of their own, while `server` is stopped and killed at times."""
+def watched_rounds(
+    server: KafkaServer, rounds: int, seed: int, tell: Callable[[Outcome], object] = lambda _: None
+) -> Outcome:
+    """Run rounds in processes of their own, while `server` is stopped and killed at times; `tell` after each."""
     by, outcome, over = random.Random(seed), Outcome(), threading.Event()
     trouble = threading.Thread(target=_trouble, args=(server, random.Random(seed), over, outcome))
     trouble.start()
@@ -185,6 +187,7 @@ def watched_rounds(server: KafkaServer, rounds: int, seed: int) -> Outcome:
         while outcome.rounds < rounds:
             count = min(ROUNDS_AT_ONCE, rounds - outcome.rounds)
             _process(server.address, count, by.randrange(1 << 30), outcome)
+            tell(outcome)
     finally:
         over.set()
         trouble.join()
@@ -226,6 +229,10 @@ def _trouble(server: KafkaServer, by: random.Random, over: threading.Event, outc
             server.resume()
 
 
+def _show(outcome: Outcome) -> None:
+    print(f"{outcome.rounds} rounds, {outcome.outages} outages, {len(outcome.crashes)} crashes", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=500)
@@ -242,7 +249,7 @@ def main() -> int:
         server.start()
         try:
             began_s = time.monotonic()
-            outcome = watched_rounds(server, given.rounds, given.seed)
+            outcome = watched_rounds(server, given.rounds, given.seed, _show)
         finally:
             server.kill()
     print(
