@@ -103,12 +103,19 @@ def test_too_few_brokers_for_new_topics_are_an_error_except_in_development():
     assert found.severity is Severity.WARNING
 
 
-def test_a_transaction_topic_that_cannot_be_made_or_has_one_replica_is_told():
-    [found] = bad([*judge(development=True).cluster(cluster(brokers=2, replication=None))])[1:]
-    assert found.severity is Severity.ERROR
-    assert "snapshot" in found.advice
+def test_a_transaction_topic_that_cannot_be_made_is_told_beside_too_few_brokers():
+    facts = cluster(brokers=2, replication=None)
+    [few, found] = bad([*judge(development=True).cluster(facts)])
+    assert (few.subject, few.severity) == ("kafka: cluster", Severity.WARNING)
+    assert (found.subject, found.severity) == ("kafka: transactions", Severity.ERROR)
+    assert found.found == "transaction.state.log.replication.factor=3 with 2 brokers"
+    assert "until then no snapshot is written" in found.advice
+
+
+def test_a_transaction_topic_with_one_replica_is_told():
     [found] = bad([*judge().cluster(cluster(replication=1))])
-    assert found.severity is Severity.WARNING
+    assert (found.subject, found.severity) == ("kafka: transactions", Severity.WARNING)
+    assert found.found == "the transaction coordinator's topic has replication 1"
 
 
 def test_brokers_whose_settings_are_hidden_are_told():

@@ -47,9 +47,13 @@ def due(progress: Progress, settings: ScheduleSettings) -> str | None:
         return None  # our replica is behind the snapshot
     enough = max(1.0, settings.records / settings.partitions, progress.bundles / BUNDLES_WORTH_A_RECORD)
     if max(entries, progress.log_bytes / RECORD_BYTES) >= enough:
-        return f"{entries} entries"
+        return _counted(entries)
     if progress.since_s < settings.interval_s:
         return None
     if entries > 0:
-        return f"{entries} entries in {progress.since_s:.0f} s"
+        return f"{_counted(entries)} in {progress.since_s:.0f} s"
     return "the log may be trimmed further" if progress.base_may_move else None
+
+
+def _counted(entries: int) -> str:
+    return "1 entry" if entries == 1 else f"{entries} entries"

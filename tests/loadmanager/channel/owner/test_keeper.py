@@ -138,7 +138,7 @@ async def test_nothing_is_written_as_long_as_nothing_is_due(world: World):
         assert await a.keeper.attend() is None
         await a.write()
         await asyncio.sleep(HOUR_S)
-        assert await a.keeper.attend() == "1 entries in 3600 s"
+        assert await a.keeper.attend() == "1 entry in 3600 s"
         await asyncio.sleep(2 * HOUR_S)
         assert await a.keeper.attend() is None, "nothing has changed"
 

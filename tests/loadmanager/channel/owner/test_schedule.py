@@ -14,7 +14,9 @@ def test_many_entries_make_one_due_at_once():
 
 def test_few_entries_make_one_due_after_a_while():
     assert due(Progress(1_001, 1_000, 59.0), SETTINGS) is None
-    assert due(Progress(1_001, 1_000, 60.0), SETTINGS) == "1 entries in 60 s"
+    assert due(Progress(1_001, 1_000, 60.0), SETTINGS) == "1 entry in 60 s"
+    assert due(Progress(1_002, 1_000, 60.0), SETTINGS) == "2 entries in 60 s"
+    assert due(Progress(1_001, 1_000, 0.0, log_bytes=160_000), SETTINGS) == "1 entry"
 
 
 def test_nothing_new_makes_none_due_unless_the_log_may_be_trimmed_further():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import numpy as np
 import pytest
 
-from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.cluster import NOWHERE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan import Plan
-from loadmanager.strategies.rebalancing.plan.judging import Judgement, judge, judge_broker
+from loadmanager.strategies.rebalancing.plan.draft import Draft
+from loadmanager.strategies.rebalancing.plan.judging import Judgement, judge, judge_broker, judge_in
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, model
 from tests.loadmanager.strategies.rebalancing.plan.random_models import ruled_model
 
@@ -138,13 +140,66 @@ def test_judging_agrees_with_what_the_plan_does_first() -> None:
     assert agreed > 30
 
 
-def test_every_bundle_and_broker_of_any_model_can_be_judged() -> None:
-    for seed in range(15):
-        given = ruled_model(seed)
-        for row in range(len(given.bundles)):
-            found = judge(given, PLAIN, row)
-            assert found.summary
-            assert found.best is not None or found.changes or found.must
-        assert all(judge_broker(given, PLAIN, row).summary for row in range(len(given.brokers)))
-    nothing_else = msgspec.structs.replace(given.brokers, known=np.zeros(len(given.brokers), np.bool_))
-    assert judge(ClusterModel(nothing_else, given.bundles, given.constraints), PLAIN, 0).summary
+@pytest.mark.parametrize("seed", range(15))
+def test_every_bundle_of_any_model_is_judged_against_every_other_broker(seed: int) -> None:
+    given = ruled_model(seed)
+    brokers, draft = given.brokers, Draft(given, PLAIN)
+    for row, bundle in enumerate(given.bundles.ids):
+        found, owner = judge_in(draft, row), int(given.bundles.owner[row])
+        others = [] if owner == NOWHERE else [each for each in brokers.ids if each != brokers.ids[owner]]
+        assert (found.bundle, found.owner) == (bundle, None if owner == NOWHERE else brokers.ids[owner])
+        assert sorted(each.destination for each in found.destinations) == sorted(others)
+        for each in found.destinations:
+            at = brokers.rows[each.destination]
+            assert each.allowed == (each.rule == "") == (each.detail == "")
+            if each.allowed:
+                assert each.gain > 0
+                assert each.usage_after <= 1 or found.must
+                assert (brokers.known[at], brokers.paused[at], brokers.draining[at]) == (True, False, False)
+                assert brokers.bundles[at] < brokers.max_bundles[at]
+        allowed = [each for each in found.destinations if each.allowed]
+        assert [each.gain for each in allowed] == sorted((each.gain for each in allowed), reverse=True)
+        assert list(found.destinations[: len(allowed)]) == allowed
+        if found.rule:
+            assert (found.best, found.must) == (None, "")
+            assert found.summary == f"It stays: {found.rule} ({found.detail})."
+            assert found.changes
+        else:
+            assert found.best == (allowed[0] if allowed else None)
+            assert (found.changes == ()) is (found.best is not None)
+        if found.must:
+            assert found.summary.startswith(f"It must go, because {found.must}")
+        if found.best is not None:
+            assert f"best to {found.best.destination.name}" in found.summary
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_every_broker_of_any_model_counts_what_it_keeps_and_what_may_go(seed: int) -> None:
+    given = ruled_model(seed)
+    draft = Draft(given, PLAIN)
+    for row, broker_id in enumerate(given.brokers.ids):
+        found = judge_broker(given, PLAIN, row)
+        kept = Counter(judge_in(draft, int(each)).rule for each in np.flatnonzero(given.bundles.owner == row))
+        assert found.broker == broker_id
+        assert found.summary.startswith(broker_id.name)
+        assert found.movable == kept.pop("", 0)
+        assert dict(found.kept) == kept
+        assert found.takes_part is (found.why_not == "")
+        assert min(found.excess, found.room) == 0
+        assert found.peak == pytest.approx(max(usage for _, usage in found.usage))
+        if found.takes_part:
+            assert found.peak == pytest.approx(found.limit + found.excess - found.room)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_where_no_load_is_known_every_destination_says_so_unless_another_rule_comes_first(seed: int) -> None:
+    given = ruled_model(seed)
+    unknown = msgspec.structs.replace(given.brokers, known=np.zeros(len(given.brokers), np.bool_))
+    draft = Draft(ClusterModel(unknown, given.bundles, given.constraints), PLAIN)
+    told = Counter[str]()
+    for row in range(len(given.bundles)):
+        found = judge_in(draft, row)
+        assert found.best is None
+        assert not any(each.allowed for each in found.destinations)
+        told.update(each.rule for each in found.destinations)
+    assert told["no fresh load data"] > 0
