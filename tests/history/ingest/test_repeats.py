@@ -78,6 +78,15 @@ def test_a_report_from_the_future_that_the_lake_has_is_not_forgotten(run, spark,
     assert later.batch((2, 5_000)) == [2]
 
 
+def test_a_report_from_the_future_is_not_forgotten_with_a_later_batch_of_earlier_reports(run, spark, lake):
+    run.batch((0, 5_000))
+    later = Run(spark, lake)
+    later.batches = run.batches
+    for number in range(1, KEPT + 2):
+        assert later.batch((number, number)) == []
+    assert later.batch((100, 5_000)) == [100]
+
+
 class Unread(Lake):
     """A lake of which no table may be read."""
 
