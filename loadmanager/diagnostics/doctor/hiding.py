@@ -16,21 +16,28 @@ HIDDEN = "***"
 CLOSED = frozenset({"kafka", "zookeeper", "properties"})
 """Mappings whose names are shown and whose values are not."""
 
-_NAME = (
-    r"[\w.-]*(?:passw|passphrase|pwd|secret|credential|api[._-]?key|access[._-]?key|private[._-]?key|key[._-]?pem"
-    r"|auth[._-]?data|authorization|bearer|jaas|sasl\.|oauth)[\w.-]*"
+_SECRET = (
+    r"(?:passw|passphrase|pwd|secret|credential|api[._-]?key|access[._-]?key|private[._-]?key|key[._-]?pem"
+    r"|auth[._-]?data|authorization|bearer|jaas|sasl\.|oauth)"
 )
-SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+SECRET_NAME = re.compile(rf"[\w.-]*{_SECRET}[\w.-]*", re.IGNORECASE)
 
 _VALUE = r"""[\[({][^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\S+"""
-_BEHIND_A_NAME = re.compile(rf"""({_NAME}["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""", re.IGNORECASE)
-_USER_IN_URL = re.compile(
-    r"""(?<![a-z0-9+.-])((?!(?:non-)?persistent:)[a-z][a-z0-9+.-]*://)[^\s"'<>]*@""", re.IGNORECASE
+_BEHIND_A_NAME = re.compile(
+    rf"""(?<![\w.-])(?=[\w.-]*?{_SECRET})([\w.-]+["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""", re.IGNORECASE
 )
+"""Each name is looked through once, from its start: from each of its letters, a long one would take minutes."""
+_CHUNK = re.compile(r"""[^\s"'<>]{4,}""")
+"""What a URL may be part of."""
+_SCHEME = re.compile(r"(?<![a-z0-9+.-])(?!(?:non-)?persistent:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 """Topics are not URLs, though people name them after addresses."""
-_USER_AT_SERVER = re.compile(r"""[^\s"'<>/,@:=]+:[^\s"'<>/,@]+@(?=[\w.\[-]+)""")
-_QUERY_IN_URL = re.compile(r"""(?<!persistent)(://[^\s"'<>?]*\?)[^\s"'<>]+""")
-_TOKEN = re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*", re.IGNORECASE)
+_BEFORE_A_HOST = re.compile(r"(?<!persistent)://")
+_AT_SERVER = re.compile(r"""(?<![^\s"'<>/,@])([^\s"'<>/,@]+)@(?=[\w.\[-])""")
+_USER = re.compile(r"(?:^|(?<=[:=]))[^:=]+:.")
+_TOKEN = re.compile(
+    r"(\bbearer\s+)[\w.~+/=-]{8,}|(?<![\w-])(?=[\w-]+\.[\w-]+\.)([\w-]*?)\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
+    re.IGNORECASE,
+)
 _PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
 
 MIN_LENGTH = 4
@@ -55,11 +62,27 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
     for secret in sorted((k for k in known if len(k) >= MIN_LENGTH), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _PEM.sub(HIDDEN, text)
-    text = _TOKEN.sub(rf"\1{HIDDEN}", text)
-    text = _USER_IN_URL.sub(rf"\1{HIDDEN}@", text)
-    text = _QUERY_IN_URL.sub(rf"\1{HIDDEN}", text)
-    text = _USER_AT_SERVER.sub(f"{HIDDEN}@", text)
+    text = _TOKEN.sub(rf"\1\2{HIDDEN}", text)
+    text = _CHUNK.sub(_hide_in_url, text)
+    text = _AT_SERVER.sub(_hide_user, text)
     return _BEHIND_A_NAME.sub(rf"\1{HIDDEN}", text)
+
+
+def _hide_in_url(found: re.Match[str]) -> str:
+    """The user and the query."""
+    chunk = found[0]
+    at = chunk.rfind("@")
+    if at >= 0 and (scheme := _SCHEME.search(chunk, 0, at)):
+        chunk = f"{chunk[: scheme.end()]}{HIDDEN}{chunk[at:]}"
+    if (host := _BEFORE_A_HOST.search(chunk)) and 0 <= (query := chunk.find("?", host.end())) < len(chunk) - 1:
+        chunk = f"{chunk[: query + 1]}{HIDDEN}"
+    return chunk
+
+
+def _hide_user(found: re.Match[str]) -> str:
+    """`user:password` before the address of a server, which may be the value of a setting."""
+    user = _USER.search(found[1])
+    return f"{found[1][: user.start()]}{HIDDEN}@" if user else found[0]
 
 
 def secrets_in(*mappings: Mapping[str, str]) -> frozenset[str]:
