@@ -28,10 +28,11 @@ ROOT = Path(__file__).parents[2]
 TAB = r"""
 eval "$(loadmanager completion bash)"
 compopt() { :; }   # there is no readline here to tell
-line=$1
-COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=() COMP_CWORD=0
-"$(complete -p loadmanager | sed 's/.*-F \([^ ]*\).*/\1/')" loadmanager
-printf '%s\n' "${COMPREPLY[@]}"
+for line; do
+  COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=() COMP_CWORD=0
+  "$(complete -p loadmanager | sed 's/.*-F \([^ ]*\).*/\1/')" loadmanager
+  printf '%s\n' "${COMPREPLY[@]}" --
+done
 """
 
 
@@ -59,8 +60,13 @@ def with_command(commands: Path) -> dict[str, str]:
 
 async def tab(commands: Path, line: str, **environment: str) -> list[str]:
     """What bash offers when the tab key is pressed behind `line`."""
+    return (await tabs(commands, line, **environment))[0]
+
+
+async def tabs(commands: Path, *lines: str, **environment: str) -> list[list[str]]:
+    """The same behind each line, typed one after the other."""
     process = await asyncio.create_subprocess_exec(
-        *("bash", "--norc", "--noprofile", "-c", TAB, "bash", line),
+        *("bash", "--norc", "--noprofile", "-c", TAB, "bash", *lines),
         env={**with_command(commands), **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -72,7 +78,8 @@ async def tab(commands: Path, line: str, **environment: str) -> list[str]:
             process.kill()
             await process.communicate()
     assert errors.decode() == ""
-    return [line for line in found.decode().splitlines() if line]
+    offered = [part.splitlines() for part in found.decode().split("--\n")[:-1]]
+    return [[line for line in part if line] for part in offered]
 
 
 @asynccontextmanager
@@ -126,11 +133,11 @@ async def terminal(commands: Path, environment: dict[str, str]) -> AsyncIterator
 
 @pytest.mark.slow
 async def test_bash_completes_commands_subcommands_and_options(commands: Path):
-    offered = await asyncio.gather(
-        *(tab(commands, f"loadmanager {line}") for line in ("", "broker", "namespaces cr", "brokers drain --f")),
-        tab(commands, "loadmanager -o json completion "),
-        tab(commands, "loadmanager namespaces create --bundles 4 "),
+    lines = (
+        *("", "broker", "namespaces cr", "brokers drain --f"),
+        *("-o json completion ", "namespaces create --bundles 4 "),
     )
+    offered = await tabs(commands, *(f"loadmanager {line}" for line in lines))
     assert offered[0] == list(COMMANDS)
     assert offered[1:4] == [["broker", "broker-stats", "brokers"], ["create"], ["--force"]]
     assert offered[4] == ["bash", "zsh", "fish"]
@@ -155,7 +162,7 @@ async def test_bash_completes_names_that_the_cluster_knows(cluster: Cluster, com
         "bundles show shop/carts/0x8",
         "bundles list --owner 127.0.0.1:7001",
     ]
-    offered = await asyncio.gather(*(tab(commands, f"loadmanager {line}", **url) for line in lines))
+    offered = await tabs(commands, *(f"loadmanager {line}" for line in lines), **url)
     assert offered == [
         ["127.0.0.1:7001", "127.0.0.1:7002"],
         ["7001", "7002"],  # bash puts what stands before the colon back
