@@ -18,7 +18,7 @@ from loadmanager.errors import Unavailable
 from loadmanager.model.host import KeyRate
 from statechannel.errors import ForeignCluster, InvalidName
 from statechannel.law.transitions import State
-from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, cluster, embedded, until
+from tests.loadmanager.embedded import NAMESPACE, PATIENT, TOPIC, Host, bundle_of, cluster, embedded, until
 
 V = 2.0
 
