@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 ROOT = Path(__file__).parents[1]
 STALL = (sys.executable, "-m", "tests.stall", "--load", "1", "--stall", "0.3", "--every", "2", "--seed", "7")
@@ -51,6 +52,7 @@ def test_hangs():
 """
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_test_stop_and_end_and_what_fails_is_named(tmp_path: Path) -> None:
     file = tmp_path / "test_made.py"
     file.write_text(TESTS)
@@ -63,6 +65,7 @@ def test_all_processes_of_a_test_stop_and_end_and_what_fails_is_named(tmp_path: 
     assert running(str(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_an_interrupted_run(tmp_path: Path) -> None:
     file = tmp_path / "test_made.py"
     file.write_text(TESTS + HANGS.format(begun=str(tmp_path / "begun")))

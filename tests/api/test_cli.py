@@ -261,6 +261,7 @@ async def end_of(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, errors.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "here") as process:
@@ -274,6 +275,7 @@ async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: 
         assert "leaving: this broker held no bundle" in errors
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import time\n"
@@ -300,6 +302,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert (await end_of(process))[0] == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
         "import time\n"
@@ -354,6 +357,7 @@ KEPT_FROM_STARTING: list[tuple[int, str, tuple[str, ...]]] = [
 """Exit code, what is said, options."""
 
 
+@pytest.mark.slow
 async def test_what_keeps_a_broker_from_starting_is_said_clearly(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.start(cluster="one")
     await cluster.create("t/n")
@@ -419,6 +423,7 @@ async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
     assert "Connection refused" in line
 
 
+@pytest.mark.slow
 async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(
         "import sys\n"

@@ -131,6 +131,7 @@ OUT_OF_THE_FOLDER: list[str] = [
 ]
 
 
+@pytest.mark.slow
 async def test_no_path_leads_out_of_the_folder(cluster: Cluster, root: Path, subtests: pytest.Subtests) -> None:
     for name in ("secret.json", "secret.png"):
         (root.parent / name).write_text('"treasure"')

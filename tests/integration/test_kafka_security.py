@@ -120,6 +120,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_named(guarde
 
 
 # --- rights
+@pytest.mark.slow
 async def test_a_user_without_rights_is_told_which_it_needs_and_at_once(guarded, prefix, monkeypatch):
     monkeypatch.setattr("statechannel.adapters.kafka.topics.OPEN_TIMEOUT_S", 2 * WAIT_S)
     monkeypatch.setattr("statechannel.adapters.kafka.transactions.TAKE_OVER_S", 2 * WAIT_S)

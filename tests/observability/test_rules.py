@@ -31,6 +31,7 @@ def test_the_rules_are_well_formed() -> None:
     promtool("check", "config", str(RULES.with_name("prometheus.yml")))
 
 
+@pytest.mark.slow
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
     assert CASES.keys() == alerts().keys()
     tests = [judged(name, firing, fires=True) for name, (firing, _) in CASES.items()]

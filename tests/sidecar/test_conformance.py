@@ -224,6 +224,7 @@ def test_service_that_never_attaches_fails_one_check() -> None:
     assert {result["why"] for result in results[1:]} == {"the service has never attached"}
 
 
+@pytest.mark.slow
 def test_service_ends_with_the_command(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}.new; mv {file}.new {file}; exec sleep 100"

@@ -165,6 +165,7 @@ class World(RuleBasedStateMachine):
             assert not late
 
 
+@pytest.mark.slow
 def test_vacated_bundles_are_not_served() -> None:
     chosen = settings(
         max_examples=400, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], database=None,

@@ -106,6 +106,7 @@ async def test_what_a_service_may_not_ask_is_refused_and_changes_nothing(tmp_pat
         assert (await asked("GET", "/v1/claims/a%2Fb%2Fc"))[0] == 503
 
 
+@pytest.mark.slow
 async def test_one_service_at_a_time_is_a_member(tmp_path: Path):
     async with service() as hooks, sidecar(tmp_path, "--url", "http=http://10.0.0.1:9000") as asked:
         status, attached = await asked("POST", "/v1/session", {"protocol": 1, "hooks": hooks, "urls": {"x": "y://z"}})

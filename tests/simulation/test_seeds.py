@@ -61,6 +61,7 @@ def _none_breaks_a_rule(share: range) -> None:
     assert not broken, told(broken[0])
 
 
+@pytest.mark.slow
 def test_a_run_does_what_it_is_for() -> None:
     """Faults happen, requests are answered, bundles move: else the absence of violations would say nothing."""
     fault_profile = {"lookup": 4, "write": 4, "transfer": 2, "crash": 1}
@@ -74,6 +75,7 @@ def test_a_run_does_what_it_is_for() -> None:
     assert min(counts[what] for what in ("lookup", "write", "transfer")) > 5 * len(reports)
 
 
+@pytest.mark.slow
 def test_snapshots_are_written_met_in_the_middle_and_needed() -> None:
     """The log is trimmed, owners are struck at every step of their work, and brokers are loaded anew."""
     fault_profile = {
@@ -96,6 +98,7 @@ def test_snapshots_are_written_met_in_the_middle_and_needed() -> None:
     assert all(counts[f"struck: {step}"] > 0 for step in Step)
 
 
+@pytest.mark.slow
 def test_roots_are_lost_and_agreements_replaced_under_traffic() -> None:
     """Whoever serves meanwhile, serves alone; in the end everything is served under the new agreement."""
     fault_profile = {
@@ -132,11 +135,13 @@ def digest_of(seed: int, hash_seed: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_one_seed_has_one_history_whatever_the_hash_seed(seed: int) -> None:
     assert len({digest_of(seed, hash_seed) for hash_seed in ("0", "1", "4711")}) == 1
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_history_after_other_runs_in_the_same_process() -> None:
     first = run_seed(7)
     run_seed(8)

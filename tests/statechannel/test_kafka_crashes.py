@@ -111,6 +111,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_server_that_is_not_the_coordinator_is_an_error(server: KafkaServer, proxy_port: int) -> None:
     proxy = Elsewhere(f"127.0.0.1:{server.listener_port(PROXIED)}", proxy_port)
     await proxy.start()
@@ -179,6 +180,7 @@ def test_interpreter_that_ends_with_requests_on_their_way_is_not_called(server: 
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 async def test_offsets_are_committed_and_read_of_more_groups_than_stay_open(server: KafkaServer) -> None:
     groups = KafkaGroups(server.address, request_timeout_s=WAIT_S)
     commits = GroupCommits(server.address, request_timeout_s=WAIT_S)
@@ -191,6 +193,7 @@ async def test_offsets_are_committed_and_read_of_more_groups_than_stay_open(serv
         await commits.commit(GROUP, {("nothing", 0): 1}, {})
 
 
+@pytest.mark.slow
 def test_no_order_of_opening_and_closing_ends_the_process(tmp_path: Path) -> None:
     own = KafkaServer(tmp_path)
     own.start()

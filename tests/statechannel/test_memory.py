@@ -84,6 +84,7 @@ def replayed(payloads: list[bytes]) -> OwnershipTable:
     return table
 
 
+@pytest.mark.slow
 def test_a_bundle_that_came_by_replay_costs_little():
     payloads = log_of(born(BUNDLES))
     with traced_memory():
@@ -93,6 +94,7 @@ def test_a_bundle_that_came_by_replay_costs_little():
         assert len(table.holders()) == len(BROKERS)
 
 
+@pytest.mark.slow
 def test_bundle_from_a_snapshot_costs_little_and_a_cut_only_references():
     topic = Topic()
     write(topic, replayed(log_of(born(BUNDLES))).cut(0), "s")

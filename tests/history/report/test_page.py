@@ -56,6 +56,7 @@ def test_it_needs_nothing_from_anywhere(week: Made):
     assert not re.search(r"url\((?!#)|@import|https?://|fetch\(|XMLHttp|WebSocket|import\(", week.html)
 
 
+@pytest.mark.slow
 def test_every_picture_is_in_it_and_a_file(week: Made):
     names = {"heat-map", "imbalance", "transfers", "gaps", "forecast", "replay", "capacity"}
     assert names <= set(Reader(week.html).ids)
@@ -69,6 +70,7 @@ def test_names_are_text_and_never_markup(week: Made):
     assert Reader(week.html).tags.count("script") == 1
 
 
+@pytest.mark.slow
 def test_text_takes_the_colours_of_the_page_so_that_it_can_be_read_in_the_dark(week: Made):
     assert 'fill="var(--muted)"' in week.html
     assert "prefers-color-scheme: dark" in week.html

@@ -57,6 +57,7 @@ def test_a_record_reads_back_as_it_was():
     assert read.digest == read.model.digest == written.model.digest  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @given(models())
 def test_any_model_has_the_same_digest_afterwards(any_model: Any):
     read = codec.decode(codec.encode(record(model=any_model))).model

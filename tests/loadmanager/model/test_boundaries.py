@@ -96,6 +96,7 @@ def test_given_positions_are_taken_as_they_are_or_not_at_all(bundle: Bundle, pos
     assert cuts == tuple(positions) if fit else isinstance(cuts, NoCuts)
 
 
+@pytest.mark.slow
 @given(bundles(), st.sets(st.integers(0, FULL_UPPER), min_size=1, max_size=20))
 def test_sorted_positions_inside_are_taken(bundle: Bundle, positions: set[int]):
     inside = sorted(p for p in positions if bundle.lo < p < bundle.hi)

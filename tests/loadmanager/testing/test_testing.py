@@ -203,6 +203,7 @@ async def test_without_pytest_and_without_a_host(tmp_path: Path):
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_the_page_for_authors_runs_as_it_stands(tmp_path: Path):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing-your-service.md").read_text(), re.DOTALL)
     (tmp_path / "test_carts.py").write_text(example)

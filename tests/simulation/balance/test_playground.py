@@ -79,6 +79,7 @@ def test_bad_input_gets_a_clear_answer(arguments: tuple[str, ...], code: int, to
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_and_the_page_needs_no_network(tmp_path: Path):
     result = playground("--strategies", "transfer,avg", "--workload", "steps", "--out", str(tmp_path / "new"))
     assert result.exit_code == 0, result.output

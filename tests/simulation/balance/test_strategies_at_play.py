@@ -21,6 +21,7 @@ FIELD = Conditions(delay_rounds=1, stale_rounds=1, top_bundles=25, noise=0.2)
 HARD = Conditions(delay_rounds=2, stale_rounds=2, missing=0.1, top_bundles=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("strategy", BUILT_IN)
 def test_no_rule_is_broken(strategy: str, workload: str):
@@ -30,6 +31,7 @@ def test_no_rule_is_broken(strategy: str, workload: str):
         assert measure(run, 1).returns == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("strategy", BUILT_IN)
 def test_no_rule_is_broken_when_reports_are_late_or_missing_and_moves_are_slow(strategy: str, workload: str):
@@ -49,6 +51,7 @@ def test_the_default_strategy_gets_within_tolerance_and_moves_hardly_more_than_i
     assert figures.certificate_ratio <= 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["diurnal", "flash", "heavy", "steps", "unequal-big", "noisy", "big", "mixed"])
 def test_the_default_strategy_stays_within_tolerance_when_reports_and_moves_take_a_round(workload: str):
     """Its margins do that: without its memory it is beyond tolerance in 20 to 50 % of the rounds of some of these."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pytest
 
 from loadmanager import Broker
 from loadmanager.leader.advice.publishing import publish
@@ -149,6 +150,7 @@ async def some_rounds(cluster: EmbeddedCluster[Any], count: int = 25) -> None:
     await cluster.until(lambda: counts.rounds >= begun + count, PATIENCE_S)
 
 
+@pytest.mark.slow
 async def test_approved_advice_lowers_the_imbalance_and_is_kept() -> None:
     async with embedded_cluster(Service, brokers=2, bundles=8, **QUICKLY) as cluster:
         await lay_on(cluster, 2, 1, 2, 1, 1, 1, 1, 0.5)  # 6 to 3.5: a spread of 26 %, which 45 % tolerate
@@ -163,6 +165,7 @@ async def test_approved_advice_lowers_the_imbalance_and_is_kept() -> None:
         assert all(broker.node.settings.balancing_tolerance == 0.225 for broker in cluster.brokers)
 
 
+@pytest.mark.slow
 async def test_advice_after_which_it_is_worse_is_undone_by_the_next_leader_too() -> None:
     settings = {**QUICKLY, "proof_validity_s": 1.0, "advice_measure_s": 7.0}  # long beside until a new leader leads
     async with embedded_cluster(Service, brokers=3, bundles=6, **settings) as cluster:

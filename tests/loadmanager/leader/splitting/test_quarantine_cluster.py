@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.errors import Unavailable
 from loadmanager.leader.quarantine.losses import Fate
@@ -80,6 +82,7 @@ async def lay_down(cluster: EmbeddedCluster[Dying], bundle: Bundle, text: str, r
     )
 
 
+@pytest.mark.slow
 async def test_locked_bundle_is_retried_by_itself_and_served_once_harmless():
     Dying.armed = asyncio.Event()
     async with embedded_cluster(Dying, brokers=3, bundles=4, **QUICK) as cluster:

@@ -64,6 +64,7 @@ def figures(model: ClusterModel) -> tuple[float, float, float, bool]:
     return achieved, before, moved, bool((result.peak <= draft.scale.limit + EPSILON).all())
 
 
+@pytest.mark.slow
 def test_small_models_end_near_the_optimum_of_the_objective() -> None:
     shares: list[float] = []
     for seed in range(60):
@@ -76,6 +77,7 @@ def test_small_models_end_near_the_optimum_of_the_objective() -> None:
     assert min(shares) > 0.7
 
 
+@pytest.mark.slow
 def test_reachable_tolerance_is_reached_with_little_more_than_least_load() -> None:
     reachable = reached = 0
     ratios: list[float] = []
@@ -129,6 +131,7 @@ def test_a_cover_that_is_impossible_is_everything() -> None:
     assert sorted(cover(np.array([1.0, 2.0]), np.ones(2), 5.0)) == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_exact_search_alone_solves_what_single_moves_cannot() -> None:
     solved = 0
     for seed in range(20):

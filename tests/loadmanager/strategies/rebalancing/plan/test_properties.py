@@ -57,6 +57,7 @@ def test_no_hard_rule_is_broken_and_every_group_of_moves_gains(seed: int) -> Non
     assert ((held <= most) | (held <= model.brokers.bundles)).all()
 
 
+@pytest.mark.slow
 @MANY
 @given(SEEDS)
 def test_every_bundle_is_moved_or_accounted_for_once(seed: int) -> None:
@@ -83,6 +84,7 @@ def test_planning_comes_to_an_end(seed: int) -> None:
     pytest.fail("moves in each of eight rounds on the same loads")
 
 
+@pytest.mark.slow
 @MANY
 @given(SEEDS, st.sampled_from((3, 6, 12)), st.sampled_from((10, 60, 300)), st.integers(1, 3))
 def test_a_plan_that_was_carried_out_is_followed_by_none(seed: int, brokers: int, bundles: int, resources: int) -> None:
@@ -92,6 +94,7 @@ def test_a_plan_that_was_carried_out_is_followed_by_none(seed: int, brokers: int
     assert len(again.moves) == 0 or any(each.rule == "budget of the round" for each in decision.candidates)
 
 
+@pytest.mark.slow
 @MANY
 @given(SEEDS, st.integers(1, 3))
 def test_the_objective_falls_by_what_the_moves_say(seed: int, resources: int) -> None:
@@ -122,6 +125,7 @@ def test_small_bundles_reach_tolerance_with_hardly_more_load_than_needed(seed: i
     assert decision.certificate.ratio <= 1.05
 
 
+@pytest.mark.slow
 @MANY
 @given(SEEDS)
 def test_the_same_model_gets_the_same_decision(seed: int) -> None:
