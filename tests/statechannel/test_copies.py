@@ -79,7 +79,6 @@ def disturbed(ledger: Ledger, seed: int, steps: int) -> Copies:
     return copies
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 200))
 def test_whatever_the_order_no_later_copy_takes_effect(seed: int, steps: int):

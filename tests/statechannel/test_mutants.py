@@ -126,7 +126,6 @@ def noticed(new_ledger, monkeypatch) -> bool:
     return seed != NEVER
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_check_taken_out_is_noticed(new_ledger, monkeypatch, mutant: str):
     mutate(monkeypatch, *MUTANTS[mutant])

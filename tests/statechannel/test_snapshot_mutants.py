@@ -67,14 +67,12 @@ def complaint(new_ledger) -> int:
     return NEVER
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_what_a_snapshot_forgets_is_noticed(new_ledger, monkeypatch, forgotten: str):
     mutate(monkeypatch, *FORGOTTEN[forgotten])
     assert complaint(new_ledger) != NEVER
 
 
-@pytest.mark.slow
 def test_nothing_is_forgotten(new_ledger):
     assert complaint(new_ledger) == NEVER
 

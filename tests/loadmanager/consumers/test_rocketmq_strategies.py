@@ -39,7 +39,6 @@ def resolved(result: list[Any] | None, given: list[MessageQueue] | None) -> list
     return [(given or [])[each] if isinstance(each, int) else MessageQueue(*each) for each in result]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["allocate", "pop_share"])
 def test_every_vector_agrees(name: str) -> None:
     calls, differing = 0, list[Any]()
