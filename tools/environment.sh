@@ -34,6 +34,7 @@ if [ ! -x "$venv/bin/python" ]; then
     exit 1
   fi
 fi
+"$venv/bin/python" -c "import pip" 2>/dev/null || "$venv/bin/python" -m ensurepip >/dev/null # uv makes some without it
 
 install_by_pip() {
   "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@"

@@ -191,4 +191,4 @@ class Changes(RuleBasedStateMachine):
         assert all(self.group.owner_of(queue) == each for each, its in found.items() for queue in its)
 
 
-TestChanges = Changes.TestCase
+TestChanges = pytest.mark.slow(Changes.TestCase)
