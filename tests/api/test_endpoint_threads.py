@@ -239,7 +239,9 @@ async def test_a_transfer_asked_of_a_broker_that_leaves_is_told_to_ask_another(
 ) -> None:
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session,
-        embedded_cluster(Slow, brokers=2, directory=tmp_path, namespace="t/n", drain_timeout_s=0.1) as brokers,
+        embedded_cluster(
+            Slow, brokers=2, directory=tmp_path, namespace="t/n", drain_timeout_s=0.1, **PATIENT
+        ) as brokers,
     ):
         asked, other = brokers.brokers
         table = asked.node.channel.table

@@ -19,6 +19,7 @@ from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
 from loadmanager_api.explaining import moment
+from tests.loadmanager.embedded import PATIENT
 
 WAIT_S = 60.0
 HOT_MSG_S, COLD_MSG_S = 1000.0, 10.0
@@ -29,6 +30,7 @@ SETTINGS: Mapping[str, Any] = {
     "load_window_s": 0.5,
     "capacity": {"rate_msg_s": 5000.0},
     "weight_cpu": 0.0,
+    **PATIENT,
 }
 
 

@@ -22,6 +22,7 @@ from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
 from tests.loadmanager.consumers.running import KnownTopics, running
+from tests.loadmanager.embedded import PATIENT
 
 GROUP = f"{NAMESPACE}/billing"
 AT = f"/v1/groups/{GROUP}"
@@ -84,7 +85,9 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
     topics.offsets.groups_committed = {GROUP: {"orders": dict.fromkeys(range(6), 40)}, "plain": {}}
     async with AsyncExitStack() as stack:
         coordinators = [await running(stack, tmp_path, topics, lag_every_s=0.05) for _ in range(BROKERS)]
-        cluster = await stack.enter_async_context(embedded_cluster(coordinators.pop, brokers=BROKERS, bundles=4))
+        cluster = await stack.enter_async_context(
+            embedded_cluster(coordinators.pop, brokers=BROKERS, bundles=4, **PATIENT)
+        )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         world = World(cluster, topics, session)
         await world.settle("a", "b")

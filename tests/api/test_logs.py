@@ -14,7 +14,7 @@ import pytest
 from loadmanager.errors import Conflict
 from loadmanager.testing.cluster import embedded_cluster
 from loadmanager_api.cli.logs import log_to
-from tests.loadmanager.embedded import Host
+from tests.loadmanager.embedded import PATIENT, Host
 
 WORD = "hunter2-canary"
 
@@ -51,7 +51,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
 
 @pytest.mark.parametrize("written", ["json"], indirect=True)
 async def test_lines_have_the_fields_of_what_they_are_about(written: io.StringIO, tmp_path: Path) -> None:
-    async with embedded_cluster(Talkative, brokers=2, bundles=2, directory=tmp_path) as cluster:
+    async with embedded_cluster(Talkative, brokers=2, bundles=2, directory=tmp_path, **PATIENT) as cluster:
         bundle = cluster.bundles()[0]
         old = cluster.owner(bundle)
         assert old is not None

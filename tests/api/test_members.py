@@ -25,6 +25,7 @@ from loadmanager.errors import Forbidden
 from loadmanager.testing import NAMESPACE, embedded_cluster
 from tests.api.access.issuing import Certificates, Issuer, jwks
 from tests.loadmanager.consumers.running import KnownTopics, running
+from tests.loadmanager.embedded import PATIENT
 
 GROUP = f"/v1/groups/{NAMESPACE}/billing"
 BEATS_A = f"{GROUP}/members/a/heartbeat"
@@ -62,7 +63,7 @@ async def port(tmp_path: Path) -> AsyncGenerator[Port]:
         topics = KnownTopics({"orders": 2})
         coordinator = await running(stack, tmp_path, topics)
         cluster = await stack.enter_async_context(
-            embedded_cluster(lambda: coordinator, brokers=1, bundles=1, http_body_limit_bytes=65_536)
+            embedded_cluster(lambda: coordinator, brokers=1, bundles=1, http_body_limit_bytes=65_536, **PATIENT)
         )
         session = await stack.enter_async_context(aiohttp.ClientSession(cluster.admin_urls[0]))
         yield Port(session, topics, coordinator)
@@ -125,7 +126,7 @@ async def test_nonsense_is_refused_with_a_reason(port: Port, subtests: pytest.Su
 
 async def test_a_broker_that_hosts_something_else_says_so() -> None:
     async with (
-        embedded_cluster(brokers=1, bundles=1) as cluster,
+        embedded_cluster(brokers=1, bundles=1, **PATIENT) as cluster,
         aiohttp.ClientSession(cluster.admin_urls[0]) as session,
     ):
         found, answer = await Port(session, KnownTopics()).beat("a")
@@ -158,7 +159,9 @@ async def test_who_leaves_does_not_go_on_waiting(port: Port) -> None:
 async def test_a_heartbeat_that_waits_keeps_no_broker_from_ending(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         coordinator = await running(stack, tmp_path, KnownTopics({"orders": 2}))
-        cluster = await stack.enter_async_context(embedded_cluster(lambda: coordinator, brokers=1, bundles=1))
+        cluster = await stack.enter_async_context(
+            embedded_cluster(lambda: coordinator, brokers=1, bundles=1, **PATIENT)
+        )
         session = await stack.enter_async_context(aiohttp.ClientSession(cluster.admin_urls[0]))
         port = Port(session, KnownTopics(), coordinator)
         answer = await granted(port)
@@ -187,7 +190,7 @@ async def test_members_need_the_role_of_a_client_in_their_namespace(tmp_path: Pa
     async with AsyncExitStack() as stack:
         coordinators = [await running(stack, tmp_path, KnownTopics({"orders": 2})) for _ in range(2)]
         cluster = await stack.enter_async_context(
-            embedded_cluster(coordinators.pop, brokers=2, bundles=2, **settings, **tls)
+            embedded_cluster(coordinators.pop, brokers=2, bundles=2, **{**PATIENT, **settings}, **tls)
         )
         urls = [url.replace("http://", "https://") for url in cluster.admin_urls]
 

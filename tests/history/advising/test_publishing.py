@@ -13,6 +13,7 @@ from loadmanager.history.advising import publish
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange, sealed
 from loadmanager.settings import Settings
 from loadmanager.testing import embedded_cluster
+from tests.loadmanager.embedded import PATIENT
 
 
 def advice(cluster: str = "standalone", to: float = 0.2) -> Advice:
@@ -30,7 +31,7 @@ def advice(cluster: str = "standalone", to: float = 0.2) -> Advice:
 
 async def test_it_arrives_either_way_and_once(tmp_path: Path) -> None:
     urls = {"http": "http://127.0.0.1:1"}
-    async with embedded_cluster(None, brokers=1, bundles=1, urls=urls, directory=tmp_path) as cluster:
+    async with embedded_cluster(None, brokers=1, bundles=1, urls=urls, directory=tmp_path, **PATIENT) as cluster:
         [broker], settings = cluster.brokers, Settings(log=f"sqlite:{tmp_path / 'cluster.db'}")
         one, other = advice(), advice(to=0.15)
         assert await asyncio.to_thread(publish, [one, other], settings) == (one.id, other.id)

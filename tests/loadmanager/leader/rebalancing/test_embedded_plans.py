@@ -13,6 +13,7 @@ from loadmanager.leader.plans.model import Plan, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.operating import Operating, Unload
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
+from tests.loadmanager.embedded import PATIENT
 
 BY_HAND: dict[str, Any] = {"balancing": False, "moves_in_flight_per_broker": 1}
 
@@ -51,7 +52,9 @@ def leader_of(cluster: EmbeddedCluster[Any]) -> Broker:
 
 
 async def test_a_plan_goes_from_proposal_to_undo() -> None:
-    async with embedded_cluster(None, brokers=2, bundles=4, urls={"http": "http://127.0.0.1:1"}, **BY_HAND) as cluster:
+    async with embedded_cluster(
+        None, brokers=2, bundles=4, urls={"http": "http://127.0.0.1:1"}, **{**BY_HAND, **PATIENT}
+    ) as cluster:
         first, second = cluster.brokers
         plan = await unload(first, Unload(broker=first.name, to=second.name), review=True)
         await act(second, plan, PlanAction.APPROVE, PlanAction.RUN)
