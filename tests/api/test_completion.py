@@ -72,7 +72,7 @@ async def tabs(commands: Path, *lines: str, **environment: str) -> list[list[str
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        found, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
+        found, errors = await asyncio.wait_for(process.communicate(), WAIT_S * len(lines))
     finally:
         if process.returncode is None:
             process.kill()
