@@ -11,6 +11,7 @@ from loadmanager.settings import Settings
 from loadmanager_api.guard import Names
 from statechannel.law.bundle import Key
 from tests.api.access.conftest import attacked as cluster
+from tests.api.access.conftest import without_access
 from tests.api.conftest import Cluster
 from tests.api.raw import connected
 
@@ -142,6 +143,7 @@ HOSTS: list[tuple[list[str], int]] = [
 ]
 
 
+@without_access
 async def test_a_request_has_one_host_that_is_known(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start()
     await cluster.create("t/n")
@@ -159,6 +161,7 @@ async def test_a_request_has_one_host_that_is_known(cluster: Cluster, subtests: 
                 raw.close()
 
 
+@without_access
 async def test_an_old_client_without_a_host_is_answered(cluster: Cluster) -> None:
     await cluster.start()
     raw = await connected(cluster)
@@ -167,6 +170,7 @@ async def test_an_old_client_without_a_host_is_answered(cluster: Cluster) -> Non
     raw.close()
 
 
+@without_access
 async def test_a_body_is_taken_as_json_only(cluster: Cluster, subtests: pytest.Subtests) -> None:
     """The kinds that a page may send without asking first; none at all is one of them."""
     await cluster.start()
@@ -181,6 +185,7 @@ async def test_a_body_is_taken_as_json_only(cluster: Cluster, subtests: pytest.S
             assert status == 415
 
 
+@without_access
 async def test_a_write_without_a_body_needs_no_kind(cluster: Cluster) -> None:
     """As curl sends it, with `-d ''` too."""
     await cluster.start()
@@ -199,6 +204,7 @@ PULSAR_ADMIN: list[tuple[str, str, bytes, int]] = [
 ]
 
 
+@without_access
 async def test_pulsar_admin_is_taken_for_no_browser(cluster: Cluster, subtests: pytest.Subtests) -> None:
     """With the headers of the real tool, as they were recorded."""
     await cluster.start()

@@ -27,6 +27,7 @@ from loadmanager_api.cli.broker import Idle
 from loadmanager_api.listener import OWN_SHARE
 from stack.servers import free_port
 from tests.api.access.conftest import attacked as cluster
+from tests.api.access.conftest import without_access
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import CHUNK, HEAD, Raw, connected, reads_nothing, refused_while_pouring, status_of, with_credentials
 from tests.loadmanager.embedded import PATIENT
@@ -59,6 +60,7 @@ async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(
     assert psutil.Process().memory_info().rss - before < 100 * MB
 
 
+@without_access
 async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start(http_head_limit_bytes=8_192)
     for where in ["the first request", "behind another", "in one piece with another"]:
@@ -81,6 +83,7 @@ async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, subtests: pyt
             raw.close()
 
 
+@without_access
 async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster, taken: Counter[int]) -> None:
     await cluster.start(http_body_limit_bytes=65_536)
     for endless in (b"a: b\r\n" * 1_000, b"1;" + b"x" * 1_000 + b"\r\n{\r\n"):
@@ -100,6 +103,7 @@ DRIPS: list[tuple[bytes, bytes, bytes]] = [
 ]
 
 
+@without_access
 async def test_who_drips_is_told_that_the_time_is_over(cluster: Cluster, subtests: pytest.Subtests) -> None:
     await cluster.start(http_head_timeout_s=0.3, http_body_timeout_s=0.3)
     for sent, dripped, told in DRIPS:
@@ -114,6 +118,7 @@ async def test_who_drips_is_told_that_the_time_is_over(cluster: Cluster, subtest
             assert told in answer
 
 
+@without_access
 async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
     await cluster.start(http_body_timeout_s=0.3)
     raw = await connected(cluster)
@@ -125,14 +130,16 @@ async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> No
     await dripping
 
 
-@pytest.mark.parametrize(("first", "idle_timeout_s"), [(b"", 0.2), (HEAD + b"\r\n", 4.0)])
-async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes, idle_timeout_s: float) -> None:
-    await cluster.start(http_idle_timeout_s=idle_timeout_s)
-    raw = await connected(cluster)
-    await raw.send(first)
-    answer = await raw.answer()
-    assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
-    raw.close()
+@without_access
+async def test_a_connection_without_a_request_is_closed(cluster: Cluster, subtests: pytest.Subtests) -> None:
+    await cluster.start(http_idle_timeout_s=0.2)
+    for first in [b"", HEAD + b"\r\n"]:
+        with subtests.test(first=first):
+            raw = await connected(cluster)
+            await raw.send(first)
+            answer = await raw.answer()
+            assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
+            raw.close()
 
 
 @pytest.mark.slow
@@ -184,6 +191,7 @@ async def http_metrics(cluster: Cluster) -> dict[str, float]:
     return {key: float(value) for key, value in pairs if not key.partition("{")[0].endswith("_created")}
 
 
+@without_access
 async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
     await cluster.start(http_connections=16)
     idle = [await connected(cluster) for _ in range(16)]

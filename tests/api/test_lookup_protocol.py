@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from loadmanager_api.lookup_path import LookupPath
 from tests.api.access.conftest import attacked as cluster
+from tests.api.access.conftest import without_access
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import Raw, connected, with_credentials
 
@@ -122,6 +123,7 @@ async def test_pipelined_requests_are_answered_in_their_order(cluster: Cluster, 
     connection.writer.close()
 
 
+@without_access
 async def test_a_lookup_behind_one_that_waits_does_not_overtake_it(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 1)
@@ -138,6 +140,7 @@ async def test_a_lookup_behind_one_that_waits_does_not_overtake_it(cluster: Clus
     connection.writer.close()
 
 
+@without_access
 async def test_an_answer_that_had_to_wait_is_written_in_one_piece(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

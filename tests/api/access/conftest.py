@@ -88,6 +88,10 @@ async def attacked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         await cluster.close()
 
 
+without_access = pytest.mark.parametrize("cluster", ["open"], indirect=True)
+"""For tests with `attacked` as `cluster`, where it makes no difference who asks: they run in the open one alone."""
+
+
 @pytest.fixture
 def guarded(cluster: Cluster, tmp_path: Path) -> Guarded:
     """No broker yet: `await guarded.start()`."""
