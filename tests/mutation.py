@@ -163,7 +163,7 @@ def _pass(tree: Path, tests: Sequence[str], limit_s: float | None) -> bool:
     """Whether these tests pass in this tree; its code comes before what is installed."""
     path = os.pathsep.join([str(tree), str(tree / "api")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:

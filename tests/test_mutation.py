@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_each_change_is_small_and_compiles():
         assert len(mutated.splitlines()) == len(SOURCE.splitlines())
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the tests of a change start without the plugins that are installed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_change_that_no_test_asks_for_survives_and_the_file_is_as_before(tmp_path: Path):
     source = "def least(a, b):\n    return a if a < b else b\n\n\ndef more(a):\n    return a + 1\n"
     (tmp_path / "sums.py").write_text(source)
@@ -53,6 +61,7 @@ def test_a_change_that_no_test_asks_for_survives_and_the_file_is_as_before(tmp_p
     assert (tmp_path / "sums.py").read_text() == source
 
 
+@pytest.mark.usefixtures("quick")
 def test_tests_that_fail_by_themselves_are_told(tmp_path: Path):
     (tmp_path / "test_no.py").write_text("def test_no():\n    assert False\n")
     with pytest.raises(RuntimeError, match=r"fail without a change: pytest test_no\.py"):
@@ -64,7 +73,8 @@ def test_every_file_of_an_area_is_there_and_has_something_to_change(name: str):
     area = AREAS[name]
     for file in area.files:
         source = (ROOT / file).read_text()
-        for mutant in mutants_of(source):
+        found = mutants_of(source)
+        assert len(found) > 10
+        for mutant in random.Random(1).sample(found, 10):
             compile(mutant.applied(source), file, "exec")
-        assert mutants_of(source) or file.endswith("transitions.py")
     assert all((ROOT / each).exists() for each in area.tests if each.startswith("tests/"))
