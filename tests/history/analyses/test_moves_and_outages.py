@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.history.analyses import ANALYSES
-from loadmanager.history.analyses.analysis import DEFAULTS, Tables
+from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.lake import ALWAYS, Window
 from tests.history.analyses.making import Chain, Row, answers, at, percentile, since, tables
 
@@ -100,9 +100,7 @@ def returned_of(move: tuple[Any, ...], moves: list[tuple[Any, ...]]) -> bool:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def moved(spark: SparkSession) -> Tables:
-    """A moves for the leader's decision 3.7 and back for 3.9, B by hand and by fail-over, C as its broker drains."""
+def test_why_a_bundle_moved_and_what_was_promised(spark: SparkSession) -> None:
     chain = Chain()
     for bundle in (A, B, C):
         chain.born(0, bundle, "a")
@@ -117,49 +115,18 @@ def moved(spark: SparkSession) -> Tables:
     later = begun | {"ordinal": 2, "stage": "balance", "gain": 7.0}
     refused = begun | {"ordinal": 0, "stage": "drain", "gain": 9.0, "outcome": "refused"}
     promised = [refused, later, begun, begun, refused | {"ordinal": 3, "outcome": None}]
-    return tables(spark, transition=chain.rows, move=promised)
-
-
-def transfers(of: Tables, window: Window = ALWAYS) -> dict[Any, Any]:
-    return answers(ANALYSES["transfers"].run(of, window, DEFAULTS), "bundle", "why")
-
-
-def test_a_bundle_moved_for_its_decisions_stage_or_else_for_who_moved_it(moved: Tables) -> None:
-    assert set(transfers(moved)) == {
-        (A, "overload"),
-        (A, "leader"),
-        (B, "admin"),
-        (B, "failover"),
-        (C, "handed over"),
-    }
-
-
-def test_a_move_has_the_promise_of_the_first_step_that_its_decision_began(moved: Tables) -> None:
-    found = transfers(moved)
-    assert (found[A, "overload"]["decision"], found[A, "overload"]["gain"]) == ("3.7", 0.4)
-    assert {key for key, row in found.items() if row["gain"] is not None} == {(A, "overload")}
-
-
-def test_the_gap_is_without_an_owner_and_the_duration_from_the_first_record(moved: Tables) -> None:
-    one = transfers(moved)[A, "overload"]
-    assert (one["gap_s"], one["duration_s"]) == (0.5, 1.5)
-
-
-def test_the_gap_of_a_fail_over_begins_with_the_revocation(moved: Tables) -> None:
-    assert transfers(moved)[B, "failover"]["gap_s"] == 3.5
-
-
-def test_a_bundle_that_comes_back_within_its_rest_time_has_returned(moved: Tables) -> None:
-    assert [key for key, row in transfers(moved).items() if row["returned"]] == [(A, "leader")]
-    short = msgspec.structs.replace(DEFAULTS, rest_s=600.0)
-    assert not any(row["returned"] for row in ANALYSES["transfers"].run(moved, ALWAYS, short).collect())
-
-
-def test_a_window_has_the_transfers_that_ended_in_it(moved: Tables) -> None:
+    table = tables(spark, transition=chain.rows, move=promised)
+    found = answers(ANALYSES["transfers"].run(table, ALWAYS, DEFAULTS), "bundle", "why")
+    assert set(found) == {(A, "overload"), (A, "leader"), (B, "admin"), (B, "failover"), (C, "handed over")}
+    one = found[A, "overload"]
+    assert (one["gap_s"], one["duration_s"], one["gain"], one["decision"]) == (0.5, 1.5, 0.4, "3.7")
+    assert found[B, "failover"]["gap_s"] == 3.5
+    # back within its rest time
+    assert [key for key, row in found.items() if row["returned"]] == [(A, "leader")]
     window = Window(at(850), at(1001))
-    assert {bundle for bundle, _ in transfers(moved, window)} == {A}
-    [(_, one)] = transfers(moved, window).items()
-    assert one["returned"], "the first move lies before the window"
+    assert set(answers(ANALYSES["transfers"].run(table, window, DEFAULTS), "bundle")) == {A}
+    short = msgspec.structs.replace(DEFAULTS, rest_s=600.0)
+    assert not any(row["returned"] for row in ANALYSES["transfers"].run(table, window, short).collect())
 
 
 def test_a_cancelled_move_a_split_and_a_merge_are_no_gap(spark: SparkSession) -> None:
