@@ -29,6 +29,7 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from loadmanager.consumer.kafka_client import KafkaClient
+from stack.jars import StackError
 from stack.servers import KafkaServer
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from statechannel.adapters.kafka.groups import KafkaGroups
@@ -54,6 +55,8 @@ class Outcome(msgspec.Struct):
     """What a run did, and the ends of its processes that were not good."""
 
     rounds: int = 0
+    answers: int = 0
+    """Calls that Kafka answered."""
     processes: int = 0
     outages: int = 0
     crashes: list[str] = []
@@ -124,7 +127,9 @@ class Rounds:
     def _start(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
         async def expecting() -> T | None:
             with suppress(*EXPECTED):
-                return await job
+                answer = await job
+                print("answer", flush=True)
+                return answer
             return None
 
         return asyncio.get_running_loop().create_task(expecting())
@@ -203,6 +208,7 @@ def _process(address: str, count: int, seed: int, outcome: Outcome) -> None:
         done = 0
     else:
         done = run.stdout.count("round")
+        outcome.answers += run.stdout.count("answer")
         if run.returncode != 0:
             how = signal.Signals(-run.returncode).name if run.returncode < 0 else f"status {run.returncode}"
             outcome.crashes.append(f"seed {seed} ended by {how} after {done} rounds: {_head(run.stderr)}")
@@ -221,16 +227,26 @@ def _trouble(server: KafkaServer, by: random.Random, over: threading.Event, outc
     while not over.wait(1 + by.random() * 5):
         outcome.outages += 1
         if outcome.outages % 4 == 0:
-            server.kill()
-            server.start()
+            _restart(server, over)
         else:
             server.suspend()
             over.wait(by.random() * 3)
             server.resume()
 
 
+def _restart(server: KafkaServer, over: threading.Event) -> None:
+    while True:
+        server.kill()
+        try:
+            return server.start()
+        except StackError:  # on a busy machine it may not be up in time
+            if over.is_set():
+                return None
+
+
 def _show(outcome: Outcome) -> None:
-    print(f"{outcome.rounds} rounds, {outcome.outages} outages, {len(outcome.crashes)} crashes", flush=True)
+    counts = f"{outcome.rounds} rounds, {outcome.answers} calls answered, {outcome.outages} outages"
+    print(f"{counts}, {len(outcome.crashes)} crashes", flush=True)
 
 
 def main() -> int:
@@ -253,7 +269,8 @@ def main() -> int:
         finally:
             server.kill()
     print(
-        f"{outcome.rounds} rounds in {outcome.processes} processes, {outcome.outages} outages, "
+        f"{outcome.rounds} rounds in {outcome.processes} processes, {outcome.answers} calls answered, "
+        f"{outcome.outages} outages, "
         f"{time.monotonic() - began_s:.0f} s, {len(outcome.crashes)} crashes, {os.cpu_count()} processors"
     )
     print("\n".join(outcome.crashes))

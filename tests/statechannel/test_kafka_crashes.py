@@ -203,3 +203,4 @@ def test_no_order_of_opening_and_closing_ends_the_process(tmp_path: Path) -> Non
         own.kill()
     assert outcome.crashes == []
     assert (outcome.rounds, outcome.processes) == (ROUNDS, 2)
+    assert outcome.answers > 0
