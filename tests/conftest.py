@@ -5,6 +5,7 @@ bytecode that is kept.
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -22,6 +23,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ["PYTHONFAULTHANDLER"] = "1"
 """Workers and every Python process that a test starts write their stacks when native code ends them."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell without job control has its background jobs ignore SIGINT, and so would every process of a test."""
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

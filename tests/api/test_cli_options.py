@@ -156,11 +156,11 @@ async def test_near_matches_are_named_at_every_level(cluster: Cluster, subtests:
 
 
 @asynccontextmanager
-async def process(cluster: Cluster, *arguments: str, **streams: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(url: str, *arguments: str, **streams: Any) -> AsyncIterator[asyncio.subprocess.Process]:
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", *arguments),
         cwd=ROOT,
-        env={**os.environ, "LOADMANAGER_ADMIN_URL": cluster.brokers[0].url, "COLUMNS": "40", "LINES": "6"},
+        env={**os.environ, "LOADMANAGER_ADMIN_URL": url, "COLUMNS": "40", "LINES": "6"},
         **{"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE, **streams},
     )
     try:
@@ -176,7 +176,7 @@ async def test_a_watched_list_is_printed_when_it_changes_and_ends_cleanly(cluste
     await cluster.start()
     await cluster.create("t/n")
     arguments = ("namespaces", "list", "--watch", "--interval", "0.1", "-o", "json")
-    async with process(cluster, *arguments) as watching, asyncio.timeout(WAIT_S):
+    async with process(cluster.brokers[0].url, *arguments) as watching, asyncio.timeout(WAIT_S):
         assert watching.stdout is not None
         assert await watching.stdout.readuntil(b"]\n") == b'[\n  "t/n"\n]\n'
         await cluster.create("t/m")
@@ -189,17 +189,12 @@ async def test_a_watched_list_is_printed_when_it_changes_and_ends_cleanly(cluste
 async def test_a_watch_waits_for_brokers_that_are_dead() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    watching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", "--admin-url", url),
-        *("brokers", "list", "-w", "--interval", "0.1"),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert watching.stdout is not None
-    assert b"trying again" in await asyncio.wait_for(watching.stdout.readline(), WAIT_S)
-    watching.send_signal(signal.SIGINT)
-    await asyncio.wait_for(watching.communicate(), WAIT_S)
-    assert watching.returncode == 0
+    async with process(url, "brokers", "list", "-w", "--interval", "0.1") as watching, asyncio.timeout(WAIT_S):
+        assert watching.stdout is not None
+        assert b"trying again" in await watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        await watching.communicate()
+        assert watching.returncode == 0
 
 
 class Terminal:
@@ -235,7 +230,7 @@ async def on_a_terminal(
     ours, theirs = os.openpty()
     try:
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
-        async with process(cluster, *arguments, **streams) as started:
+        async with process(cluster.brokers[0].url, *arguments, **streams) as started:
             yield started, Terminal(ours)
     finally:
         asyncio.get_running_loop().remove_reader(ours)
