@@ -8,6 +8,7 @@ no client here is freed by the garbage collector: each has an `Owned`, which len
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -158,11 +159,14 @@ _open: set[Owned[Any]] = set()
 _left: SimpleQueue[Owned[Any]] = SimpleQueue()
 _closer = _Closer()
 _exiting = threading.Event()
+_process = os.getpid()
 
 
 @atexit.register
 def _close_all() -> None:
     """Before the interpreter ends: its threads are stopped wherever they are then, within clients too."""
+    if os.getpid() != _process:  # a fork has no thread of any client, and waits for them forever
+        return
     _exiting.set()
     deadline_s = time.monotonic() + EXIT_S
     for owned in list(_open):
