@@ -9,7 +9,7 @@ UNIT := -m "not (slow or release or kafka or zookeeper or postgresql or redis or
   history integration)
 
 .PHONY: help demo docs runtime dev dev-light test test-all test-release test-collector test-lowest test-newest stall \
-  mutation check style types types-of-tests layers stack stack-down bench sim fuzz lock wheel clean
+  kafka-rounds mutation check style types types-of-tests layers stack stack-down bench sim fuzz lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## |^## ' '/^## /{print "\n" $$2} /^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,7 +70,10 @@ test-lowest test-newest: test-%:
 	.venvs/$*-$(notdir $(PYTHON))/bin/python -m pytest $(UNIT) $(ARGS)
 
 stall: dev ## ROUNDS of the tests in ARGS while every process of theirs stops for 2 s at random, beside a load of 8
-	@$(PY) -m tests.stall --rounds $(or $(ROUNDS),1) $(ARGS)
+	@$(PY) -m tests.stall --rounds $(or $(ROUNDS),1) $(PARALLEL) $(ARGS)
+
+kafka-rounds: dev ## open and close Kafka clients ROUNDS times while their Kafka stops and dies
+	@$(PY) -m tests.statechannel.kafka_rounds --rounds $(or $(ROUNDS),500) $(ARGS)
 
 mutation: dev ## mutate the law, the proofs, the leader, the groups and the fences; print the mutants that no test sees
 	@$(PY) -m tests.mutation $(ARGS)

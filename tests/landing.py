@@ -2,8 +2,9 @@
 
 The slow and the release tests of a file are *due* while the digest of their sources differs from that of their last
 pass. The digest covers the text of every source (see `Sources`), so a changed comment counts, and the version of
-Python. Files with due tests run in the order of how often they were left out; no test starts later than `TIME_S` after
-`.ci/run` did. The log ends with the files that did not run, as `owed: …`.
+Python. Files that were left out most often run first, among these those with slow tests before those with release
+tests alone. No test starts later than `TIME_S` after `.ci/run` did. The log ends with the files that did not run, as
+`owed: …`.
 
 `.ci/passed.txt` is the record: for each file the digest and the commit of its last pass, and the number of records
 since in which it was due and did not pass. Only a run on a clean checkout writes it. A file passes if every one of its
@@ -22,7 +23,7 @@ import sys
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -167,17 +168,17 @@ def write_record(path: Path, record: Mapping[str, Entry]) -> None:
     path.write_text("".join(f"{file} {' '.join(map(str, record[file]))}\n" for file in sorted(record)))
 
 
-def in_order(due: Iterable[str], record: Mapping[str, Entry]) -> list[str]:
-    """The file that was left out most often first."""
-    return sorted(due, key=lambda file: (-record.get(file, Entry()).owed, file))
+def in_order(due: Iterable[str], record: Mapping[str, Entry], tiers: Mapping[str, str]) -> list[str]:
+    """The file that was left out most often first, then slow ones. `tiers` has the first tier of each file."""
+    return sorted(due, key=lambda file: (-record.get(file, Entry()).owed, tiers[file] != "slow", file))
 
 
 class Outcomes:
     """A plugin that counts, by file, the tests that were collected and those that passed."""
 
-    def __init__(self, record: Mapping[str, Entry], due: Iterable[str]) -> None:
+    def __init__(self, record: Mapping[str, Entry], due: Sequence[str]) -> None:
         self._record = record
-        self._due = tuple(due)
+        self._due = due
         self._left = Counter[str]()
 
     @property
@@ -186,7 +187,7 @@ class Outcomes:
 
     @property
     def owed(self) -> list[str]:
-        return in_order(set(self._due) - self.passed, self._record)
+        return [file for file in self._due if file in self._left]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
@@ -201,21 +202,30 @@ class Outcomes:
             terminalreporter.write_line(f"owed: {file}, {self._left[file]} tests, {since}")
 
 
-def collected() -> list[str]:
-    """The files with slow or release tests. Raises SystemExit, with pytest's status and output, if it fails."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "--no-header", "-m", TIERS]
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Of the run in `collected`: print each file with its first tier."""
+    found = {item.nodeid.partition("::")[0]: "release" for item in session.items}
+    found |= {item.nodeid.partition("::")[0]: "slow" for item in session.items if item.get_closest_marker("slow")}
+    for file, tier in found.items():
+        session.config.get_terminal_writer().line(f"{tier} {file}")
+
+
+def collected() -> dict[str, str]:
+    """The files with slow or release tests, and the first tier of each. Raises SystemExit if pytest fails."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.landing", "--collect-only", "-qqq", "-m", TIERS]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         sys.stdout.write(run.stdout + run.stderr)
         raise SystemExit(run.returncode)
-    return re.findall(r"^(tests/.*\.py): \d+$", run.stdout, re.MULTILINE)
+    return {file: tier for tier, file in re.findall(r"^(slow|release) (tests/.*)$", run.stdout, re.MULTILINE)}
 
 
 def main(arguments: list[str]) -> int:
     os.environ[DEADLINE] = str(float(os.environ.get(BEGAN) or time.time()) + TIME_S)
     record, sources = read_record(RECORD), Sources(ROOT)
-    digests = {file: sources.digest(file) for file in collected()}
-    due = in_order([file for file in digests if record.get(file, Entry()).digest != digests[file]], record)
+    tiers = collected()
+    digests = {file: sources.digest(file) for file in tiers}
+    due = in_order((file for file in tiers if record.get(file, Entry()).digest != digests[file]), record, tiers)
     if not due:
         return 0
     outcomes = Outcomes(record, due)

@@ -119,8 +119,9 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_record(tmp_path / "none.txt") == {}
 
 
-def test_what_was_left_out_most_often_runs_first() -> None:
-    assert in_order(["a", "b", "c"], {"a": Entry(owed=1), "c": Entry(owed=3)}) == ["c", "a", "b"]
+def test_what_was_left_out_most_often_runs_first_and_slow_tests_before_a_release() -> None:
+    tiers = {"a": "release", "b": "release", "c": "slow", "d": "slow"}
+    assert in_order(tiers, {"b": Entry(owed=3), "c": Entry(owed=1)}, tiers) == ["b", "c", "d", "a"]
 
 
 SLOW = "import pytest\n\n@pytest.mark.slow\ndef test_it(): assert {}\n\ndef test_fast(): pass\n"
