@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.tiers import ALLOWED_SKIPS, DEADLINE, NO_TIME
+from tests.tiers import ALLOWED_SKIPS, DEADLINE, NO_TIME, ORDER
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / ".ci" / "passed.txt"
@@ -230,7 +230,8 @@ def main(arguments: list[str]) -> int:
         return 0
     outcomes = Outcomes(record, due)
     distribution = ["-n", os.environ.get("WORKERS", "2"), "--dist", "loadgroup", "--no-loadscope-reorder"]
-    status = pytest.main([*distribution, "-m", TIERS, *arguments, *due], [outcomes])
+    os.environ[ORDER] = "\n".join(due)  # not the order of the arguments: pytest finds fixtures of each folder once
+    status = pytest.main([*distribution, "-m", TIERS, *arguments, *sorted(due)], [outcomes])
     clean = not git("status", "--porcelain", "--", f":!{RECORD.relative_to(ROOT)}")
     if clean and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         commit = git("rev-parse", "--short=12", "HEAD")

@@ -127,11 +127,11 @@ def test_what_was_left_out_most_often_runs_first_and_slow_tests_before_a_release
 SLOW = "import pytest\n\n@pytest.mark.slow\ndef test_it(): assert {}\n\ndef test_fast(): pass\n"
 
 
-def land(checkout: Path, began: float | None = None) -> tuple[int, str]:
+def land(checkout: Path, *arguments: str, began: float | None = None) -> tuple[int, str]:
     """Run the program in a checkout; returns its exit status and what it prints."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI"))}
     run = subprocess.run(
-        [sys.executable, "-m", "tests.landing"],
+        [sys.executable, "-m", "tests.landing", *arguments],
         cwd=checkout, capture_output=True, text=True, check=False, timeout=100,
         env={**environment, "WORKERS": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", BEGAN: str(began or time.time())},
     )  # fmt: skip
@@ -174,6 +174,12 @@ def test_what_no_time_is_left_for_is_owed_and_runs_first_next_time(checkout: Pat
     status, printed = land(checkout, began=time.time() - TIME_S - 1)
     assert (status, passed(checkout)) == (0, {"tests/test_one.py": 1})
     assert "owed: tests/test_one.py" in printed
+
+
+@pytest.mark.slow
+def test_files_run_in_the_order_in_which_they_are_due(checkout: Path) -> None:
+    commit(checkout, test_a=SLOW.format("1").replace("slow", "release"), test_b=SLOW.format("1"))
+    assert re.search(r"test_b.*test_a", land(checkout, "-v")[1], re.DOTALL)
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ PROGRAMS = {
 
 DEADLINE = "LANDING_DEADLINE"
 """The environment variable with the time, in seconds of the epoch, after which no slow or release test starts."""
+ORDER = "LANDING_ORDER"
+"""The environment variable with the files whose tests run first, in their order, one a line."""
 NO_TIME = "no time was left"
 ALLOWED_SKIPS = (
     "permissions do not bind the superuser",
@@ -80,6 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = sorted({name for mark, names in lacking.items() if item.get_closest_marker(mark) for name in names})
         if names:
             item.add_marker(pytest.mark.skip(reason=MISSING + ", ".join(names)))
+    places = {file: place for place, file in enumerate(os.environ.get(ORDER, "").splitlines())}
+    if places:
+        items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 def pytest_collection_finish() -> None:
