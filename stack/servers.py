@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 from stack.jars import classpath, java
 from stack.kafka_security import PROTOCOLS, Security
@@ -53,9 +52,9 @@ def free_port(among: Sequence[int] | None = None) -> int:
 
 
 @cache
-def _reservations() -> BinaryIO:
-    """Open as long as this process runs: closing the file would end its locks."""
-    return _RESERVATIONS.open("ab")
+def _reservations() -> int:
+    """A descriptor that is open as long as this process runs: closing it would end the locks."""
+    return os.open(_RESERVATIONS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _reserve(port: int) -> bool:

@@ -64,8 +64,9 @@ def fold_files(
         raise Invalid(f"a record is of partition {most}, but the channel is said to have {partitions}")
     begin = min(first for first, _ in places.values())
     work = {
-        number: [place for place, (first, last) in places.items() if first <= number <= last]
+        number: found
         for number in range(begin, most + 1)
+        if (found := [place for place, (first, last) in places.items() if first <= number <= last])
     }
     tasks = min(len(work), int(spark.conf.get("spark.sql.shuffle.partitions") or partitions))
     task = partial(
