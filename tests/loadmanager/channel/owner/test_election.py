@@ -52,6 +52,7 @@ def test_each_partition_ranks_all_brokers_and_firsts_are_spread_evenly(able: lis
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.slow
 @given(names, st.integers(1, 64), st.randoms(use_true_random=False))
 def test_all_brokers_agree_in_whichever_order_they_see_the_members(able: list[str], partitions: int, dice):
     shuffled = list(able)
