@@ -84,6 +84,7 @@ async def test_a_cluster_begins_with_its_bundles_spread_and_served(loadmanager_c
             assert claim.bundle == cluster.bundle(ALICE)
 
 
+@pytest.mark.slow
 async def test_killed_broker_is_told_nothing_and_others_take_over_with_new_tokens(
     loadmanager_cluster: OpenCluster,
 ):
@@ -106,6 +107,7 @@ async def test_killed_broker_is_told_nothing_and_others_take_over_with_new_token
         assert all("acquire with None" in heir.told for heir in heirs), "nothing was handed over"
 
 
+@pytest.mark.slow
 async def test_the_leader_can_be_killed_and_its_name_started_again(loadmanager_cluster: OpenCluster):
     async with loadmanager_cluster(Shop, brokers=2, bundles=4, **LASTING) as cluster:
         for victim in list(cluster.brokers):  # one of them leads
@@ -149,6 +151,7 @@ async def test_a_bundle_is_split(loadmanager_cluster: OpenCluster):
         assert {cluster.owner(child) for child in children} == {owner}
 
 
+@pytest.mark.slow
 async def test_a_router_finds_the_owner_through_a_failover(loadmanager_cluster: OpenCluster):
     async with loadmanager_cluster(
         Shop, brokers=3, urls=lambda shop: {"id": f"shop://{id(shop)}"}, **LASTING
@@ -191,6 +194,7 @@ async def test_a_cluster_that_does_not_settle_says_why(loadmanager_cluster: Open
     assert "I want nothing" in str(told.value)
 
 
+@pytest.mark.slow
 async def test_without_pytest_and_without_a_host(tmp_path: Path):
     async with embedded_cluster(brokers=2, bundles=2, **LASTING) as cluster:
         directory = cluster.directory
