@@ -400,7 +400,8 @@ _STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@pytest.mark.slow
+@settings(max_examples=400)
 @given(_STEPS)
 def test_hooks_of_overlapping_ranges_never_meet_and_no_flush_comes_too_late(steps: list[tuple[str, int]]):
     play = Play()
