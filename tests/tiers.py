@@ -26,7 +26,8 @@ CPU_LIMIT_S = 3.0
 Twice what makes a test slow: one test took less than 2 s on an idle machine and 3.1 s beside a type check.
 """
 MOST_LOAD = 2.0
-"""Processes that want to run, for each core. Above it the same work takes more CPU time: 2.8 s at a load of 30 where it was 2.0 s."""
+"""Processes that want to run, for each core. Above it the same work takes more CPU time: one test took 2.8 s at a load
+of 30, and 2.0 s on an idle machine."""
 
 PROGRAMS = {
     "kafka": ("java", "mvn"),
