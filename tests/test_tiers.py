@@ -21,7 +21,7 @@ markers =
     release: r
     redis: r
 """
-BURN = f"import time\ndef test_burn():\n    end = time.process_time() + {CPU_LIMIT_S / 20}\n"
+BURN = f"import time\ndef test_burn():\n    end = time.process_time() + {CPU_LIMIT_S / 4}\n"
 BURN += "    while time.process_time() < end: pass\n"
 
 
@@ -41,14 +41,14 @@ def run(folder: Path, test: str, conftest: str = "", **environment: str) -> tupl
 
 @pytest.mark.parametrize(("mark", "status"), [("", 1), ("import pytest\n@pytest.mark.slow\n", 0)])
 def test_a_fast_test_that_takes_too_much_cpu_fails_by_name(tmp_path: Path, mark: str, status: int) -> None:
-    lower = f"import tests.tiers\ntests.tiers.CPU_LIMIT_S = {CPU_LIMIT_S / 40}\ntests.tiers.MOST_LOAD = 1_000\n"
+    lower = f"import tests.tiers\ntests.tiers.CPU_LIMIT_S = {CPU_LIMIT_S / 100}\ntests.tiers.MOST_LOAD = 1_000\n"
     found, printed = run(tmp_path, "def test_other(): pass\n" + BURN.replace("def", f"{mark}def"), lower)
     assert found == status, "slow tests are not selected"
     assert ("_ test_burn _" in printed and "mark it with pytest.mark.slow" in printed) == bool(status)
 
 
 def test_on_an_overloaded_machine_it_is_only_named(tmp_path: Path) -> None:
-    lower = f"import tests.tiers\ntests.tiers.CPU_LIMIT_S = {CPU_LIMIT_S / 40}\ntests.tiers.MOST_LOAD = -1\n"
+    lower = f"import tests.tiers\ntests.tiers.CPU_LIMIT_S = {CPU_LIMIT_S / 100}\ntests.tiers.MOST_LOAD = -1\n"
     status, printed = run(tmp_path, BURN, lower)
     assert status == 0
     assert "on an overloaded machine" in printed
