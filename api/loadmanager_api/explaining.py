@@ -16,7 +16,7 @@ from loadmanager.decisions.explaining.service import Explainer
 from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.decisions.memory import kept_memory
 from loadmanager.errors import Invalid, Unavailable
-from loadmanager.leader.quarantine.quarantine import Quarantine
+from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import Policy
 from loadmanager_api.kept import kept, node_behind
@@ -50,11 +50,9 @@ class LiveView:
         return self._policies.documents.values()
 
     def evidence(self, bundle: Bundle) -> tuple[str, ...]:
-        """Evidence for and against a bundle as the cause of lost brokers; empty if none was lost with it."""
-        if bundle not in self._quarantine:
-            return ()
+        """Evidence that a bundle is the cause of lost brokers; empty if none was lost with it lately."""
         found = self._quarantine.evidence(bundle)
-        return (str(found), *map(str, found.steps))
+        return (str(found), *map(str, found.deaths)) if found.deaths else ()
 
 
 def explainer_of(request: Request) -> Explainer:

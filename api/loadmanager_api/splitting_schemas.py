@@ -23,16 +23,14 @@ class EventShown(BaseModel):
 
 
 class SuspectShown(BaseModel):
-    """A bundle with which brokers were lost: the evidence against and for it, step by step, and why it is not given out
-    now.
+    """A bundle with which two or more brokers in a row were lost, oldest first in `evidence`. It is served.
 
-    `score` is the logarithm of the odds that it kills brokers; it is locked at `needed`.
+    `odds` are those that the bundle is the cause; above `needed` it is quarantined.
     """
 
     bundle: str
     why: str
-    held_back: str
-    score: float
+    odds: float
     needed: float
     evidence: list[str]
 

@@ -32,8 +32,8 @@ from loadmanager.decisions.log import DecisionLog
 from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.plans.store import PlanStore
-from loadmanager.leader.quarantine.quarantine import Quarantine
-from loadmanager.leader.quarantine.trials import Trials
+from loadmanager.leader.quarantine.evidence import Quarantine
+from loadmanager.leader.quarantine.keeper import Keeper, Processes
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.rebalancing.round import Round
@@ -73,7 +73,7 @@ class IncarnationDependencies(Protocol):
     views: Views
     policies: PolicyStore
     quarantine: Quarantine
-    trials: Trials
+    processes: Processes
     plans: PlanStore
     decisions: DecisionLog
     agreeing: Agreeing
@@ -132,7 +132,8 @@ class Incarnation:
             placement,
             deps.policies.current,
             lambda: deps.settings,
-            self.splitting.held_back,
+            self._is_drawn,
+            lambda: [each.bundle for each in deps.quarantine.rows()],
         )
 
     def _make_lookup(self) -> Lookup:
@@ -146,6 +147,7 @@ class Incarnation:
             placing.quarantine,
             placing.why_nowhere,
             placing.look,
+            placing.cause,
         )
 
     def _make_operations(self) -> Operations:
@@ -233,11 +235,31 @@ class Incarnation:
         )
 
     async def _rebalance(self, term: Term) -> None:
-        """A leader's further work while a term lasts: rebalancing, advice, splits."""
+        """A leader's further work while a term lasts: rebalancing, advice, splits, quarantine."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.rebalancer.rebalance(term))
             tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
-            tasks.create_task(self.splitting.tending(self.rebalancer.deciding, self.placing.emptiest).tend(term))
+            tasks.create_task(self.splitting.tending(self.rebalancer.deciding).tend(term))
+            tasks.create_task(self._make_keeper().keep(term))
+
+    def _make_keeper(self) -> Keeper:
+        deps, splitting = self._deps, self.splitting
+        return Keeper(
+            self.rebalancer.deciding,
+            deps.policies,
+            deps.quarantine,
+            deps.processes,
+            self.placing.draw_unlocked,
+            splitting.ruling,
+            splitting.safe_mode,
+            splitting.journal,
+            deps.note,
+        )
+
+    def _is_drawn(self, bundle: Bundle) -> bool:
+        """Returns True if the bundle goes to a broker drawn at random, because brokers were lost with it."""
+        is_drawn = self._deps.quarantine.is_drawn(bundle)
+        return is_drawn and self.splitting.ruling().settings_of(bundle).quarantine_deaths > 0
 
     def _make_suspicion(self) -> Suspicion:
         deps, settings = self._deps, self._deps.settings

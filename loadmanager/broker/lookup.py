@@ -81,6 +81,7 @@ class Lookup:
         quarantine: Callable[[Bundle], str] = lambda _: "",
         why_nowhere: Callable[[Ownership], str] = lambda _: "",
         look: Callable[[], bool] = lambda: False,
+        cause: Callable[[Ownership], str] = lambda _: "",
     ) -> None:
         self._me = me
         self._channel = channel
@@ -90,6 +91,7 @@ class Lookup:
         self._quarantine = quarantine
         self._why_nowhere = why_nowhere
         self._look = look
+        self._cause = cause
         self._wanted: dict[Bundle, None] = {}
         """Unowned bundles that were asked for and are not placed yet; those of one turn of the loop go together."""
         self._placing: asyncio.Task[None] | None = None
@@ -214,13 +216,14 @@ class Lookup:
 
     def _give(self, placed: Iterable[tuple[Ownership, BrokerId | None]]) -> None:
         """Publish the placements: one record for all bundles that go to one broker."""
-        groups: dict[tuple[BrokerId, float, int], list[Ownership]] = {}
+        groups: dict[tuple[BrokerId, float, int, str], list[Ownership]] = {}
         for entry, to in placed:
             if to is not None:
-                place = to, self._rest_s(entry, to), self._channel.table.partition_of(entry.bundle.namespace)
+                partition = self._channel.table.partition_of(entry.bundle.namespace)
+                place = to, self._rest_s(entry, to), partition, self._cause(entry)
                 groups.setdefault(place, []).append(entry)
-        for (to, rest_s, partition), entries in groups.items():
-            task = asyncio.get_running_loop().create_task(self._own(entries, to, rest_s, partition))
+        for (to, rest_s, partition, cause), entries in groups.items():
+            task = asyncio.get_running_loop().create_task(self._own(entries, to, rest_s, partition, cause))
             self._assigning.update(dict.fromkeys([entry.bundle for entry in entries], task))
 
     def _rest_s(self, entry: Ownership, to: BrokerId) -> float:
@@ -231,12 +234,12 @@ class Lookup:
         times = self._given_back[entry.bundle] = self._given_back.get(entry.bundle, 0) + 1
         return 0.0 if times == 1 else min(FIRST_REST_S * 2 ** min(times - 2, 10), LAST_REST_S)
 
-    async def _own(self, entries: Sequence[Ownership], to: BrokerId, rest_s: float, partition: int) -> None:
+    async def _own(self, entries: Sequence[Ownership], to: BrokerId, rest_s: float, partition: int, cause: str) -> None:
         if rest_s:
             await asyncio.sleep(rest_s)
         await self._records.passed()
         subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
-        record = Record("", Action.OWN, self._me, subjects=subjects, to=to, reason="lookup")
+        record = Record("", Action.OWN, self._me, subjects=subjects, to=to, reason="lookup", cause=cause)
         try:
             await self._channel.publish(record, partition)
         except StateChannelError:

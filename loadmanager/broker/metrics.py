@@ -72,7 +72,7 @@ class NodeCollector(Collector):
             yield from observed_metrics(node.seen, node.settings.in_flight_timeout_s)
             yield from channel_timing(node.channel, node.seen)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
-            yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
+            yield from splitting_metrics(node.current.splitting.journal, sum(1 for _ in node.quarantine.rows()))
 
 
 def _channel(node: Node) -> Iterator[Metric]:

@@ -40,8 +40,7 @@ from loadmanager.decisions.log import DecisionLog
 from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.store import PlanStore
-from loadmanager.leader.quarantine.trials import Trials
-from loadmanager.leader.splitting.watching import collect_evidence
+from loadmanager.leader.quarantine.keeper import Processes, collect_evidence
 from loadmanager.model.host import BundleHost
 from loadmanager.model.policies.findings import Known
 from loadmanager.model.policies.model import Policies
@@ -117,8 +116,8 @@ class Node:
         self.audit = AuditLog(world.log, lambda: self.settings.audit_retention_s, world.wall_ms, world.nonce)
         self.operation_log = OperationLog(world.log, world.wall_ms, world.nonce)
         self.told_topics = ToldTopics(world.log, world.wall_ms, world.nonce)
-        self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
-        self.trials = Trials(self.quarantine)
+        self.quarantine = collect_evidence(self.channel, self.policies, lambda: self.settings)
+        self.processes = Processes()
         self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
         self.plans.documents.on_change(self.seen.plan_changed)
         self.incarnation: Incarnation | None = None
@@ -377,7 +376,7 @@ class Node:
     def _members_changed(self) -> None:
         coordination = self.world.coordination
         self.membership.saw_members(coordination.members, coordination.connection, self.world.clock_s())
-        self.trials.processes.saw(self.membership.peers, self.world.wall_ms())
+        self.processes.saw(self.membership.peers, self.world.wall_ms())
         codecs = [peer.registration.codec for peer in self.membership.peers.values()]
         oldest = AGREEING_VERSION if self.agreeing.has_begun else OLDEST_VERSION
         self.channel.write_version = max(oldest, min([self.registration.codec, *codecs]))

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby, islice
+from zlib import crc32
 
 import msgspec
 
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
+from loadmanager.leader.quarantine.evidence import ROWS_KEPT, drawn
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.load.usage import usage, weights_of
 from loadmanager.model.policies.claims import Claims, intersects
@@ -43,6 +45,8 @@ PENDING_AT_ONCE = 250
 """Pending bundles that are looked up in the table in one turn."""
 
 _BATCHES = 16
+_KEPT_APART = 50
+"""If more bundles than this are drawn, each is drawn from all candidates."""
 """Sets of candidates that are kept, each shared by many bundles."""
 
 
@@ -58,7 +62,8 @@ class Placing:
         placement: Placement,
         policies: Callable[[], Policies] = lambda: NO_POLICIES,
         settings: Callable[[], Settings] = lambda: _DEFAULTS,
-        held_back: Callable[[Bundle], str] = lambda _: "",
+        is_drawn: Callable[[Bundle], bool] = lambda _: False,
+        drawn_bundles: Callable[[], Collection[Bundle]] = tuple,
     ) -> None:
         self._me = me
         self._table = table
@@ -69,7 +74,10 @@ class Placing:
         self._pending: Counter[BrokerId] = Counter()
         self._policies = policies
         self._settings = settings
-        self._held_back = held_back
+        self._is_drawn = is_drawn
+        self._drawn_bundles = drawn_bundles
+        self._drawn_from: dict[Bundle, tuple[int, int]] = {}
+        """The number of candidates of each bundle that was drawn, with the revision of its entry."""
         self._claims = (NO_POLICIES, Claims(NO_POLICIES.bundles))
         self._permitting = Permitting(NO_POLICIES, (), (), settings(), lambda _: {})
         self._peers: list[Peer] = []
@@ -84,16 +92,12 @@ class Placing:
 
     def place(self, entry: Ownership) -> BrokerId | None:
         """The owner for an unassigned bundle."""
-        if self._waits(entry):
-            return None
-        return self._choose(entry, self._membership.eligible(), None)
+        return self.place_all([entry])[0]
 
     def place_all(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         """As `place` for each bundle in order, but fast."""
         self._look(self._membership.eligible())
-        waiting = [self._waits(entry) for entry in entries]
-        placed = iter(self._place_some([(e, None) for e, waits in zip(entries, waiting, strict=True) if not waits]))
-        return [None if waits else next(placed) for waits in waiting]
+        return self._place_some([(entry, None) for entry in entries])
 
     def place_elsewhere(self, entry: Ownership) -> BrokerId | None:
         """The new owner of a bundle that must leave this broker."""
@@ -114,7 +118,7 @@ class Placing:
         for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: self._living(pair[0].holder)):
             self._look(self._others(holder))
             owners.extend(self._place_some(list(some)))
-        return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
+        return owners
 
     def look(self) -> bool:
         """Refresh the candidates; whether that took long enough to end the turn of the loop."""
@@ -138,32 +142,34 @@ class Placing:
         """A value that is equal as long as eligible brokers and rules are the same."""
         return self._membership.revision, self._policies().revision, self._settings()
 
-    def emptiest(self, entry: Ownership, but: Collection[str]) -> BrokerId | None:
-        """The broker with the fewest bundles, none of `but`, for a trial of a bundle that is held back or quarantined.
+    def cause(self, entry: Ownership) -> str:
+        """The `cause` of a record that gives the bundle to the broker that was chosen last; empty unless drawn."""
+        revision, candidates = self._drawn_from.get(entry.bundle, (-1, 0))
+        return drawn(candidates) if revision == entry.revision else ""
 
-        Of several the one that started last.
-        """
-        peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
+    def draw_unlocked(self, entry: Ownership) -> tuple[BrokerId, int] | None:
+        """A broker for a trial of a locked bundle, drawn at random, and from how many; None if none may take it."""
+        peers = self._membership.eligible()
         loads = self._views.brokers.several([peer.broker.name for peer in peers])
         permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
-        found = permitting.of(entry.bundle).candidates
-        started_ms = {peer.broker: peer.registration.started_ms for peer in peers}
-        open_to = [each for each in found if not each.draining and has_room(each)]
-        best = min(open_to, key=lambda each: (each.bundles, -started_ms[each.broker], each.broker), default=None)
-        return None if best is None else best.broker
+        return self._drawn_of(entry, permitting)
+
+    def _drawn_of(self, entry: Ownership, permitting: Permitting) -> tuple[BrokerId, int] | None:
+        """Draw a broker for a bundle with which brokers were lost, apart from other such bundles if possible."""
+        open_to = [each for each in permitting.of(entry.bundle).candidates if not each.draining and has_room(each)]
+        others = self._drawn_bundles()
+        if len(others) <= _KEPT_APART:
+            holders = {held.holder for each in others if each != entry.bundle and (held := self._table.get(each))}
+            open_to = [each for each in open_to if each.broker not in holders] or open_to
+        if not open_to:
+            return None
+        chosen = open_to[crc32(f"{entry.bundle} {entry.revision}".encode()) % len(open_to)]
+        return chosen.broker, len(open_to)
 
     def why_nowhere(self, entry: Ownership) -> str:
         """Why an unassigned bundle can have no owner at present; empty if it can."""
-        if self._waits(entry):
-            return self.last_refusal
         self._look(self._membership.eligible())
         return self._why_nowhere(entry)
-
-    def _waits(self, entry: Ownership) -> bool:
-        """Whether the bundle must wait without an owner, since it crashed brokers."""
-        why = self._held_back(entry.bundle)
-        self.last_refusal = why or self.last_refusal
-        return bool(why)
 
     def forbids(self, bundle: Bundle, broker: BrokerId) -> str:
         """The hard rule that keeps the bundle off a live broker; empty if none does."""
@@ -199,14 +205,19 @@ class Placing:
         """The owner of each bundle; each comes with the name of a preferred broker."""
         batches = self._batches_of([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
+        if len(self._drawn_from) > ROWS_KEPT:
+            self._drawn_from.clear()
         nowhere: Ownership | None = None
         for (entry, preferred), known in zip(asked, batches, strict=True):
             declined = declined_by(entry) or _cancelled_by(entry)
-            owner = (
-                known.choose(entry.bundle, declined, preferred)
-                if known is not None
-                else self._alone(entry, Given(self._pending, declined, preferred))
-            )
+            self._drawn_from.pop(entry.bundle, None)
+            if self._is_drawn(entry.bundle):
+                owner, candidates = self._drawn_of(entry, self._permitting) or (None, 0)
+                self._drawn_from[entry.bundle] = entry.revision, candidates
+            elif known is not None:
+                owner = known.choose(entry.bundle, declined, preferred)
+            else:
+                owner = self._alone(entry, Given(self._pending, declined, preferred))
             owners.append(owner)
             if owner is not None:
                 self._give(entry, owner)

@@ -41,6 +41,10 @@ class Placer(Protocol):
         """The owner for each of these bundles; `names` are preferred brokers, None for no preference."""
         ...
 
+    def cause(self, entry: Ownership) -> str:
+        """The `cause` of the record that gives the bundle to the owner that was chosen last."""
+        ...
+
     def basis(self) -> object:
         """A value that stays equal as long as the same brokers may be given bundles by the same rules."""
         ...
@@ -131,12 +135,14 @@ class DutyExecutor:
         if duty.revoked:
             formers = {entry.holder.name for some in groups.values() for entry in some if entry.holder is not None}
             reason = f"in place of {_few(sorted(formers))}"
-            records = [self._records(Action.RELEASE, _seen(some), reason, to) for to, some in groups.items()]
+            records = [
+                self._records(Action.RELEASE, _seen(some), reason, to, cause) for (to, cause), some in groups.items()
+            ]
         else:
             reason = f"revoked from {duty.former}" if duty.former else "the namespace is eager"
             records = [
-                self._records(Action.OWN, _seen(some), reason, to, role=Role.BROKER)
-                for to, some in groups.items()
+                self._records(Action.OWN, _seen(some), reason, to, cause, role=Role.BROKER)
+                for (to, cause), some in groups.items()
                 if to is not None
             ]
         await self._publish_all(record for some in records for record in some)
@@ -145,14 +151,16 @@ class DutyExecutor:
         groups = await self._grouped(duty.subjects, "")
         await self._publish_all(
             record
-            for to, some in groups.items()
+            for (to, _), some in groups.items()
             if to is not None and to.name != duty.holder.name
             for record in self._records(Action.TRANSFER, _seen(some), duty.reason, to)
         )
 
-    async def _grouped(self, subjects: Iterable[Seen], former: str) -> dict[BrokerId | None, list[Ownership]]:
-        """The bundles that are still as they were seen, by new owner; prefers the former holder, or `former`."""
-        groups: dict[BrokerId | None, list[Ownership]] = {}
+    async def _grouped(
+        self, subjects: Iterable[Seen], former: str
+    ) -> dict[tuple[BrokerId | None, str], list[Ownership]]:
+        """The bundles that are still as they were seen, by new owner and cause; prefers former holders, or `former`."""
+        groups: dict[tuple[BrokerId | None, str], list[Ownership]] = {}
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
             await self.steps.passed()
@@ -161,7 +169,7 @@ class DutyExecutor:
             entries = [e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen]
             names = [_revoked_from(entry) or former or None for entry in entries]
             for entry, to in zip(entries, self._placing.place_many(entries, names), strict=True):
-                groups.setdefault(to, []).append(entry)
+                groups.setdefault((to, self._placing.cause(entry)), []).append(entry)
         return groups
 
     async def _publish(self, action: Action, subjects: Iterable[Seen], reason: str) -> None:
@@ -173,6 +181,7 @@ class DutyExecutor:
         subjects: Iterable[Seen],
         reason: str,
         to: BrokerId | None = None,
+        cause: str = "",
         *,
         role: Role = Role.LEADER,
     ) -> Iterator[tuple[int, Record]]:
@@ -181,7 +190,9 @@ class DutyExecutor:
         for bundle, seen in subjects:
             partition = self._channel.table.partition_of(bundle.namespace)
             by_partition.setdefault(partition, []).append(Subject(bundle, seen))
-        record = Record("", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason)
+        record = Record(
+            "", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason, cause=cause
+        )
         for partition, chosen in by_partition.items():
             for begin in range(0, len(chosen), BUNDLES_A_RECORD):
                 part = tuple(chosen[begin : begin + BUNDLES_A_RECORD])
@@ -235,9 +246,9 @@ class DutyExecutor:
         action = Action.UNLOAD if to is None else Action.TRANSFER
         return self._heeded(await self._channel.publish(self._about(bundle, seen, action, to, reason, cause)))
 
-    async def give(self, bundle: Bundle, seen: int, to: BrokerId, reason: str) -> Verdict:
+    async def give(self, bundle: Bundle, seen: int, to: BrokerId, reason: str, cause: str) -> Verdict:
         """Give a bundle without an owner to this broker; returns the verdict."""
-        record = self._about(bundle, seen, Action.OWN, to, reason, "")
+        record = self._about(bundle, seen, Action.OWN, to, reason, cause)
         return self._heeded(await self._channel.publish(msgspec.structs.replace(record, role=Role.BROKER)))
 
     async def tell(self, record: Record) -> Verdict:

@@ -95,15 +95,18 @@ class Reshaping(BaseSettings):
     )
     quarantine_deaths: int = live(
         3,
-        "locked up after so many crashes at least, with odds of 10^(this + 1); 0 = never, 1 counts as 2",
+        "brokers that must have crashed in a row before a bundle is suspected, at least 3; 0 = never",
         "two may be chance",
         ge=0,
     )
     quarantine_window_s: float = live(
-        600.0, "who lives with a bundle for so long does not die of it", "later deaths have other causes", gt=0
+        60.0,
+        "a crash within this time after a bundle was acquired may be its fault",
+        "later ones have other causes",
+        gt=0,
     )
     quarantine_retry_s: float = live(
-        600.0,
+        60.0,
         "a locked bundle is tried again, then after twice as long each time",
         "a wrong verdict costs minutes",
         gt=0,

@@ -15,7 +15,6 @@ from statechannel.law.bundle import Key
 
 SETTINGS: dict[str, Any] = {
     **QUICK,
-    "quarantine_deaths": 2,
     "quarantine_window_s": 30.0,
     "quarantine_retry_s": 4.0,
 }

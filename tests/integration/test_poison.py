@@ -1,5 +1,5 @@
 """A bundle that really kills the processes that take it: locked up within its bound, tried again, served when it is
-harmless, all without a person. Takes minutes: the evidence needs calm times between the deaths."""
+harmless, all without a person."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.poisoned import SETTINGS
 ROOT = Path(__file__).parents[2]
 NAMESPACE, KEY = "test/service", "test/service/poison"
 BROKERS = 4
-DEATHS_AT_MOST = 12
+DEATHS_AT_MOST = 25
 
 
 class Supervisor:
@@ -65,10 +65,10 @@ async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
             await look_up(watcher)
             assert supervisor.deaths <= DEATHS_AT_MOST
         deaths = supervisor.deaths
-        assert deaths >= 2
-        assert "crashed" in locked.quarantined
+        assert deaths >= 3
+        assert "brokers were lost one after the other" in locked.quarantined
         await _until(lambda: "tried again 1 times" in (_policy(watcher, poison) or BundlePolicy()).quarantined)
-        assert supervisor.deaths == deaths + 1, "a trial costs one broker"
+        assert supervisor.deaths <= deaths + 2, "a trial costs one broker; another may have acquired it before the lock"
         (tmp_path / "poison").unlink()
         await _until(lambda: _policy(watcher, poison) is None)
         assert await look_up(watcher) == ""

@@ -49,8 +49,7 @@ def _counted(counts: dict[str, int]) -> str:
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     if "rule" in row:
         return [(row["bundle"], f"{row['rule']}: {row['detail']}")]
-    needed = f"; it is quarantined at 10^{row['needed']:g}"
-    return [(row["bundle"], (row["held_back"] or row["why"]) + needed), *(("", each) for each in row["evidence"])]
+    return [(row["bundle"], row["why"]), *(("", each) for each in row["evidence"])]
 
 
 @splitting.command("why")

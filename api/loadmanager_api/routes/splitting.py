@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.quarantine.evidence import Evidence, bar
-from loadmanager.leader.splitting.service import Splitting
+from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE, Evidence
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.openapi import answers
@@ -39,7 +38,7 @@ async def show_splitting(
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
         above_limits=[KeptShown(bundle=str(k.bundle), rule=k.rule, detail=k.detail) for k in kept[:limit]],
-        suspects=[_suspect(acting.splitting, node.quarantine.evidence(b)) for b in islice(node.quarantine, limit)],
+        suspects=[_suspect(found) for found in islice(node.quarantine.rows(), limit)],
         events=[
             EventShown(at_ms=event.at_ms, what=event.what, bundle=event.bundle, why=event.why)
             for event in list(journal.events)[: -limit - 1 : -1]
@@ -58,12 +57,11 @@ async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_ra
     return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
 
 
-def _suspect(splitting: Splitting, found: Evidence) -> SuspectShown:
+def _suspect(found: Evidence) -> SuspectShown:
     return SuspectShown(
         bundle=str(found.bundle),
         why=str(found),
-        held_back=splitting.held_back(found.bundle),
-        score=round(found.proven.score, 2),
-        needed=bar(splitting.ruling().settings_of(found.bundle).quarantine_deaths),
-        evidence=[str(step) for step in found.steps],
+        odds=round(found.odds, 3),
+        needed=LOCKED_ABOVE,
+        evidence=[str(death) for death in found.deaths],
     )

@@ -1,1 +1,1 @@
-"""Evidence against bundles whose brokers crash, and the trials that lock a bundle up or clear it. Pure."""
+"""The quarantine: bundles that crash every broker that acquires them. `evidence` is pure, `keeper` acts as leader."""

@@ -1,220 +1,273 @@
-"""Weighs the deaths of a bundle's holders against the bundle: a running likelihood ratio. Pure.
+"""Which bundles crash the brokers that acquire them, judged from the channel's records alone. Pure.
 
-It compares two hypotheses each time a broker was given the bundle. *Deadly*: the bundle kills its holder with
-probability `KILLS`, after a time whose logarithm is uniform up to the window: a second is as likely as minutes.
-*Chance*: brokers are lost at the recent rate (after a calm of `c` seconds the hazard of the next loss is `1/c`), this
-broker with its `share` of it; or another of its bundles is to blame, as far as that one is suspected. A death
-multiplies the odds by `survival + density / (chance + others)`. A holder that lived with the bundle multiplies them by
-`survival`, which is less than 1.
+A broker is *lost* when the leader revokes its bundles as orphans, calls off a transfer to it, or tells of its end in a
+no-op. Each loss counts against the bundles that this broker had acquired within `quarantine_window_s`, and ends the
+evidence against all others. So the evidence against a bundle is a *row*: each broker that was lost in that time was
+lost soon after it acquired this bundle, and no broker without the bundle was lost. A holder that releases the bundle,
+or that turns out to be alive, ends the row too.
 
-Three limits apply, since this model of chance may be wrong. No single death counts for more than `MOST`. Somebody who
-kills brokers *because* all bundles are served again kills soon after the last one was given out: `PROVOKED` is the part
-of chance for that. And a broker may die repeatedly by itself: the deaths under one broker name count for at most `MOST`
-times what they would count if that broker were always the next to be lost.
-
-The score is the logarithm (base 10) of the odds, never below 0: a CUSUM. If the model of chance is right, the mean
-number of times that an innocent bundle is given out between two verdicts is at least 10**bar (Lorden 1971). A verdict
-needs `quarantine_deaths` deaths and a score of one more than that.
+From the second loss on (`DRAWN_FROM`) the bundle goes to a broker drawn at random, and the record that gives it out
+says from how many. If losses have another cause, which does not depend on that draw, the next lost broker is the drawn
+one of n with probability 1/n at most. So the product of these n is a test martingale: whatever else kills brokers, and
+in whatever order, it exceeds x with a probability of at most 1/x (Ville 1939). The *odds* divide it by the number of
+bundles with such a row, and by a prior of 1 : 1,000. A bundle is *suspected* after losses of `quarantine_deaths`
+different brokers, at least three, and locked above odds of 1,000 : 1. Suspected bundles are served.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import log1p, log10
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
+from math import prod
 
 import msgspec
 
-from loadmanager.leader.quarantine.losses import Fate, Losses
+from loadmanager.leader.core import ORPHAN, STUCK
+from loadmanager.model.policies.claims import intersects
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import BrokerId
+from statechannel.law.record import Action, BrokerId, Record, Role
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership
 
-KILLS = 0.8
-MOST = 100.0
-PROVOKED = 0.05
-"""The fraction of chance losses soon after a bundle was given out: some kill brokers as soon as all is served again."""
-PRIOR = 0.001
-"""The prior odds of a bundle without evidence."""
-AT_ONCE_S = 0.5
-"""Brokers that are lost within this time are lost together."""
-WATCHED_SCORE, WATCHED_IN_A_ROW = 1.0, 3
-FIRST_PAUSE, PAUSE_GROWS = 60, 5
-"""The first pause is the window divided by 60, each further one 5 times longer, up to the window."""
-TIMES_HELD = (1, 3, 10)
-"""The first three pauses are at least this many times as long as the last broker lived with the bundle."""
+LOSS = "fate"
+"""The `cause` of the no-op by which a leader tells of the end of a broker, `Record.to`: its reason begins with an
+`End`."""
+DRAWN = "drawn:"
+"""Begins the `cause` of a record that gives a bundle to a broker drawn at random; the number of candidates follows."""
+
+LEAST = 3
+"""Suspected after losses of this many different brokers at least, whatever `quarantine_deaths` says."""
+DRAWN_FROM = 2
+"""From this many losses in a row on a bundle is given to a broker drawn at random."""
+PRIOR = 1e-3
+"""The odds, before any evidence, that one of the bundles in a row of losses is their cause."""
+LOCKED_ABOVE = 1e3
+"""The odds above which a suspected bundle is locked."""
+
+GIVEN_KEPT = 100_000
+ROWS_KEPT = 1_000
+"""If a lost broker had acquired more bundles within the window, none of them begins a row."""
+DEATHS_KEPT = 64
+LOST_KEPT = 10_000
+
+
+class End(StrEnum):
+    """What became of the process of a lost broker."""
+
+    OPEN = "open"
+    CRASHED = "crashed"
+    """Its name registered again with another process, or not at all for a long time."""
+    LIVES = "lives"
+    """The same process came back, or it left on purpose."""
+
+
+class Acquired(msgspec.Struct, frozen=True, gc=False):
+    """A bundle was given to a broker, by a record of this time, out of `drawn_from` candidates at random (1: not)."""
+
+    bundle: Bundle
+    to: BrokerId
+    at_ms: int
+    drawn_from: int
 
 
 class Death(msgspec.Struct, frozen=True, gc=False):
-    """A broker that was lost `held_ms` after it was given the bundle; `danger`: the bundle's part of `Loss.danger`."""
+    """A broker was lost `held_ms` after it got the bundle; `among`: bundles with `DRAWN_FROM` losses then."""
 
     broker: BrokerId
     at_ms: int
     held_ms: int
-    taking: bool
-    danger: float
-
-
-class Lived(msgspec.Struct, frozen=True, gc=False):
-    """A broker that had the bundle for `held_ms`, and gave it away alive or was lost for another reason."""
-
-    broker: BrokerId
-    at_ms: int
-    held_ms: int
-
-
-Step = Death | Lived
-
-
-def density(held_s: float, window_s: float) -> float:
-    """The probability per second that a deadly bundle kills after that time."""
-    return KILLS / ((1 + held_s) * log1p(window_s)) if held_s <= window_s else 0.0
-
-
-def survival(held_s: float, window_s: float) -> float:
-    """The probability that a holder of a deadly bundle lives longer than that."""
-    return 1 - KILLS * log1p(min(held_s, window_s)) / log1p(window_s)
-
-
-def guilt(score: float) -> float:
-    """The probability that a bundle with that score is deadly."""
-    odds = PRIOR * 10**score
-    return odds / (1 + odds)
-
-
-class Weighed(msgspec.Struct, frozen=True):
-    """One step, the broker's fate, and the factor for the odds."""
-
-    step: Step
-    fate: Fate
-    times: float
-    if_ill: float
-    """The same factor, if that broker dies repeatedly by itself."""
-    calm_s: float = 0.0
-    share: float = 1.0
+    drawn_from: int
+    among: int
 
     def __str__(self) -> str:
-        held = f"{self.step.held_ms / 1000:.1f} s"
-        if isinstance(self.step, Lived):
-            return f"{self.step.broker} lived with it for {held}: odds x {self.times:.2g}"
-        how = "while it acquired the bundle" if self.step.taking else f"{held} after it got the bundle"
-        said = f"{self.step.broker} was lost {how}, "
-        if self.fate is Fate.LIVES:
-            return f"{said}but its process lives: counts for nothing"
-        known = {Fate.OPEN: "not known yet whether it crashed", Fate.GONE: "for good"}.get(self.fate, "crashed")
-        return (
-            f"{said}{known}; {self.calm_s:.0f} s from any other loss, its turn by chance {self.share:.0%}: "
-            f"odds x {self.times:.2g}, if that broker dies again and again by itself x {self.if_ill:.2g}"
-        )
-
-
-class Sum(msgspec.Struct, frozen=True):
-    """A score, and the deaths since it was last 0."""
-
-    score: float = 0.0
-    deaths: int = 0
-
-    def plus(self, times: float, deaths: int) -> Sum:
-        """The sum after another step."""
-        score = self.score + log10(times)
-        return Sum(score, self.deaths + deaths) if score > 0 else Sum()
+        drawn = f", drawn from {self.drawn_from}" if self.drawn_from > 1 else ""
+        return f"{self.broker} {self.held_ms / 1000:.1f} s after it got the bundle{drawn}"
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The evidence against a bundle.
-
-    `feared` assumes that brokers with an open fate crashed; `proven` counts known crashes. `in_a_row` counts the losses
-    since a broker last lived with the bundle.
-    """
+    """The row of losses with one bundle, oldest first."""
 
     bundle: Bundle
-    steps: tuple[Weighed, ...]
-    feared: Sum
-    proven: Sum
-    in_a_row: int
-    last: Weighed | None = None
-    """The newest loss that may count against the bundle."""
-
-    @property
-    def watched(self) -> bool:
-        """Whether only the leader gives the bundle out, and nothing else with it, so that the next death tells."""
-        return self.in_a_row >= 2 and (self.feared.score >= WATCHED_SCORE or self.in_a_row >= WATCHED_IN_A_ROW)
-
-    def is_to_be_locked(self, least: int) -> bool:
-        """Whether to lock up the bundle; `least` is `quarantine_deaths`."""
-        return least > 0 and self.proven.deaths >= max(least, 2) and self.proven.score >= bar(least) <= self.odds
+    deaths: tuple[Death, ...] = ()
 
     @property
     def odds(self) -> float:
-        """The logarithm of the odds that the bundle kills.
+        """The odds that the bundle is the cause."""
+        among = self.deaths[DRAWN_FROM - 1].among if len(self.deaths) >= DRAWN_FROM else 1
+        return PRIOR * prod(death.drawn_from for death in self.deaths) / among
 
-        The deaths under one broker name count for at most `MOST` times what they would if that broker died repeatedly
-        by itself.
-        """
-        names = {each.step.broker.name for each in self.steps if isinstance(each.step, Death)}
-        return min([self.proven.score, *(self._odds_if_ill(name) + log10(MOST) for name in names)])
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the lost brokers."""
+        return frozenset(death.broker.name for death in self.deaths)
 
-    def _odds_if_ill(self, name: str) -> float:
-        found = Sum()
-        for each in self.steps:
-            if isinstance(each.step, Lived) or each.fate.is_death:
-                found = found.plus(each.if_ill if each.step.broker.name == name else each.times, 1)
-        return found.score
+    def is_suspected(self, least: int) -> bool:
+        """Returns True if enough different brokers were lost; `least` is `quarantine_deaths`, 0 for never."""
+        return least > 0 and len(self.names) >= max(least, LEAST)
 
     def __str__(self) -> str:
-        lost = [w.step.broker for w in self.steps if isinstance(w.step, Death) and w.fate is not Fate.LIVES]
-        crashed = sum(isinstance(w.step, Death) and w.fate.is_death for w in self.steps)
-        odds = f"odds 10^{self.odds:.1f} that it kills"
-        return f"{len(lost)} brokers were lost with it ({', '.join(map(str, lost))}), {crashed} of them crashed: {odds}"
+        return (
+            f"{len(self.deaths)} brokers were lost one after the other, each soon after it got the bundle, and no "
+            f"other: {', '.join(str(death.broker) for death in self.deaths)}; odds {self.odds:.2g} : 1 that the bundle "
+            f"is the cause, it is locked above {LOCKED_ABOVE:,.0f} : 1"
+        )
 
 
-def bar(least: int) -> float:
-    """The score that a verdict needs."""
-    return least + 1.0
+class Quarantine:
+    """The evidence of one broker, which is the same at all that read the same records.
 
-
-def evidence_against(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: float) -> Evidence:
-    """Add up the evidence so far."""
-    own = frozenset(step.broker for step in steps if isinstance(step, Death))
-    feared, proven, weighed, in_a_row = Sum(), Sum(), list[Weighed](), 0
-    for step in steps:
-        if isinstance(step, Lived):
-            times = survival(step.held_ms / 1000, window_s)
-            found = Weighed(step, Fate.LIVES, times, times)
-            feared, proven, in_a_row = feared.plus(found.times, 0), proven.plus(found.times, 0), 0
-        else:
-            found = _weigh(step, losses, lambda at_ms: losses.calm_after_s(at_ms, own), window_s)
-            if found is None:
-                continue
-            if found.fate is not Fate.LIVES:
-                feared, in_a_row = feared.plus(found.times, 1), in_a_row + 1
-            if found.fate.is_death:
-                proven = proven.plus(found.times, 1)
-        weighed.append(found)
-    last = next((w for w in reversed(weighed) if isinstance(w.step, Death) and w.fate is not Fate.LIVES), None)
-    return Evidence(bundle, tuple(weighed), feared, proven, in_a_row, last)
-
-
-def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window_s: float) -> Weighed | None:
-    loss = losses.get(death.broker)
-    if loss is None:
-        return None  # too long ago
-    held_s = death.held_ms / 1000
-    calm_s = max(AT_ONCE_S, min(loss.calm_s, after_s(death.at_ms)))
-    others = max(0.0, loss.danger - death.danger)
-    by_chance = 1 / calm_s + PROVOKED * density(held_s, window_s / FIRST_PAUSE)
-    outlives, kills = survival(held_s, window_s), density(held_s, window_s)
-    times, if_ill = (min(MOST, outlives + kills / (share * by_chance + others)) for share in (loss.share, 1.0))
-    return Weighed(death, loss.fate, times, if_ill, calm_s, loss.share)
-
-
-def pause_s(found: Evidence, window_s: float, dice: float) -> float:
-    """How long a watched bundle is held back after the last death; `dice` are in [0, 1).
-
-    The pause grows with the deaths, and with the time that the last broker lived with it, so that the next death is
-    unlikely to be chance.
+    Feed every accepted change in order. `holds` says whether a broker owns a bundle now, or is to get it.
     """
-    last = found.last
-    assert last is not None
-    again = found.in_a_row - 2
-    held_s = last.step.held_ms / 1000
-    by_deaths_s = window_s / FIRST_PAUSE * PAUSE_GROWS ** min(again, 8)
-    return min(window_s, max(by_deaths_s, held_s * TIMES_HELD[min(again, 2)])) * (1 + dice / 2)
+
+    def __init__(self, holds: Callable[[Bundle, BrokerId], bool]) -> None:
+        self._holds = holds
+        self._given: deque[Acquired] = deque()
+        self._acquired: dict[BrokerId, dict[Bundle, Acquired]] = {}
+        self._lost: OrderedDict[BrokerId, End] = OrderedDict()
+        self._rows: dict[Bundle, Evidence] = {}
+        self._last: OrderedDict[Bundle, Death] = OrderedDict()
+        self._pardons: dict[Bundle, int] = {}
+
+    # --- feeding
+
+    def observe(self, change: Change, window_s: float) -> None:
+        """Take the next accepted record."""
+        record = change.record
+        if record.action is Action.NOOP:
+            if record.cause == LOSS and record.to is not None:
+                self.lose(record.to, record.at_ms, window_s)
+                self.tell(record.to, record.reason.partition(":")[0])
+            return
+        if change.whole is not None:
+            for bundle in change.bundles(tuple(self._rows)):
+                del self._rows[bundle]
+            return
+        for transition in change.transitions:
+            before, after = transition.before, transition.after
+            if before is None or after is None:
+                self._rows.pop(transition.bundle, None)
+                continue
+            if record.action is Action.REVOKE and record.reason.startswith(ORPHAN) and before.holder is not None:
+                self.lose(before.holder, record.at_ms, window_s)
+            elif _lost_its_target(record, before) and before.target is not None:
+                self.lose(before.target, record.at_ms, window_s, {each.bundle for each in change.transitions})
+            elif record.action is Action.RELEASE and record.role is Role.BROKER and before.state is not State.ASSIGNING:
+                self.live_with(before.bundle)
+            to = after.target if after.state is State.TRANSFERRING else after.holder
+            if after.state in (State.TRANSFERRING, State.ASSIGNING) and to is not None and to != before.target:
+                self.give(after.bundle, to, record.at_ms, _drawn_from(record))
+
+    def give(self, bundle: Bundle, to: BrokerId, at_ms: int, drawn_from: int = 1) -> None:
+        """A broker is to acquire a bundle, or to prepare for it."""
+        given = Acquired(bundle, to, at_ms, drawn_from)
+        self._acquired.setdefault(to, {})[bundle] = given
+        self._given.append(given)
+        if len(self._given) > GIVEN_KEPT:
+            oldest = self._given.popleft()
+            theirs = self._acquired.get(oldest.to, {})
+            if theirs.get(oldest.bundle) is oldest:
+                del theirs[oldest.bundle]
+            if not theirs:
+                self._acquired.pop(oldest.to, None)
+
+    def live_with(self, bundle: Bundle) -> None:
+        """The holder of a bundle gave it away, alive."""
+        self._rows.pop(bundle, None)
+
+    def lose(self, broker: BrokerId, at_ms: int, window_s: float, left: Collection[Bundle] = ()) -> None:
+        """A broker was lost. Only the first loss of an incarnation counts. `left`: bundles just taken from it."""
+        if broker in self._lost:
+            return
+        self._lost[broker] = End.OPEN
+        if len(self._lost) > LOST_KEPT:
+            self._lost.popitem(last=False)
+        acquired = self._acquired.pop(broker, {})
+        known = self._rows if len(acquired) > ROWS_KEPT else acquired
+        given = [
+            each
+            for bundle in known
+            if (each := acquired.get(bundle)) is not None
+            and at_ms - each.at_ms <= window_s * 1000
+            and (bundle in left or self._holds(bundle, broker))
+        ]
+        among = sum(each.bundle in self._rows for each in given)
+        rows = dict[Bundle, Evidence]()
+        for each in given:
+            death = Death(broker, at_ms, max(0, at_ms - each.at_ms), each.drawn_from, among)
+            before = self._rows.get(each.bundle)
+            deaths = (*(before.deaths if before is not None else ()), death)
+            rows[each.bundle] = Evidence(each.bundle, deaths[-DEATHS_KEPT:])
+            self._last[each.bundle] = death
+            self._last.move_to_end(each.bundle)
+        self._rows = rows
+        while len(self._last) > ROWS_KEPT:
+            self._last.popitem(last=False)
+
+    def tell(self, broker: BrokerId, word: str) -> None:
+        """A leader found out what became of a lost broker: the text of an `End`."""
+        if word in ("gone", End.CRASHED):  # `gone` is what earlier releases wrote
+            self._lost[broker] = End.CRASHED
+        elif word == End.LIVES:
+            self._lost[broker] = End.LIVES
+            lived = [row.bundle for row in self._rows.values() if any(d.broker == broker for d in row.deaths)]
+            for bundle in lived:
+                del self._rows[bundle]
+
+    def pardon(self, bundle: Bundle, at_ms: int) -> None:
+        """A lock on this range has ended: losses up to this time no longer count, even if they are read later."""
+        self._pardons[bundle] = max(at_ms, self._pardons.get(bundle, at_ms))
+
+    # --- asking
+
+    def end_of(self, broker: BrokerId) -> End | None:
+        """What became of a lost broker; None if it was not lost."""
+        return self._lost.get(broker)
+
+    def is_lost(self, broker: BrokerId) -> bool:
+        """Returns True if records say that this incarnation was lost."""
+        return broker in self._lost
+
+    def evidence(self, bundle: Bundle) -> Evidence:
+        """The evidence against a bundle; empty if there is none."""
+        row = self._rows.get(bundle)
+        if row is None:
+            return Evidence(bundle)
+        pardoned_ms = max((ms for each, ms in self._pardons.items() if intersects(each, bundle)), default=-1)
+        if row.deaths[0].at_ms > pardoned_ms:
+            return row
+        return Evidence(bundle, tuple(death for death in row.deaths if death.at_ms > pardoned_ms))
+
+    def rows(self) -> Iterator[Evidence]:
+        """The evidence against each bundle with which `DRAWN_FROM` or more brokers in a row were lost."""
+        found = (self.evidence(bundle) for bundle in tuple(self._rows))
+        return (each for each in found if len(each.deaths) >= DRAWN_FROM)
+
+    def is_drawn(self, bundle: Bundle) -> bool:
+        """Returns True if the bundle is to go to a broker drawn at random. Fast for bundles without evidence."""
+        return bundle in self._rows and len(self.evidence(bundle).deaths) >= DRAWN_FROM
+
+    def last_death(self, bundle: Bundle) -> Death | None:
+        """The newest loss soon after the bundle was given out, in a row or not."""
+        return self._last.get(bundle)
+
+
+def drawn(candidates: int) -> str:
+    """The `cause` of a record that gives a bundle to one of so many candidates, drawn at random."""
+    return f"{DRAWN}{candidates}"
+
+
+def loss_record(leader: BrokerId, epoch: int, broker: BrokerId, end: End, why: str) -> Record:
+    """The record by which a leader tells of the end of a broker."""
+    return Record("", Action.NOOP, leader, Role.LEADER, epoch, to=broker, cause=LOSS, reason=f"{end}: {why}")
+
+
+def _drawn_from(record: Record) -> int:
+    number = record.cause.removeprefix(DRAWN)
+    return int(number) if number != record.cause and number.isascii() and number.isdigit() and len(number) < 6 else 1
+
+
+def _lost_its_target(record: Record, before: Ownership) -> bool:
+    """Returns True if a transfer was called off because its target was lost."""
+    called_off = record.action is Action.CANCEL and record.role is Role.LEADER and before.state is State.TRANSFERRING
+    return called_off and not record.reason.startswith(STUCK)

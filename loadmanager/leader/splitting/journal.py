@@ -26,7 +26,7 @@ class What(StrEnum):
     """A child of a split stays with its owner."""
     QUARANTINED = "quarantined"
     TRIED = "given out alone"
-    """A bundle that brokers died with is tried again, after it was held back or locked."""
+    """A locked bundle is tried again."""
     LET_GO = "let go"
     """Its lock has ended: it harms nobody any more."""
 

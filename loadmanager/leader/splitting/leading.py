@@ -1,4 +1,4 @@
-"""The leader's part in splits: finds places for children that owners report as `spread`, and runs the quarantine.
+"""The leader's part in splits: finds places for children that owners report as `spread`.
 
 Runs beside the rounds of a term. It looks often and mostly finds nothing to do. It remembers its answers for its term;
 the next leader may answer once more, with the same moves or none.
@@ -17,7 +17,6 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import Limits, UnderWay, allow
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
-from loadmanager.leader.splitting.locking import Locking
 from loadmanager.strategies.rebalancing.decision import Move
 from loadmanager.strategies.splitting.spreading import spread
 from statechannel.law.bundle import Bundle
@@ -30,20 +29,18 @@ _log = logging.getLogger(__name__)
 
 
 class Tending:
-    """The leader's work on splits and the quarantine; run `tend(term)` while a term lasts."""
+    """The leader's work on splits; run `tend(term)` while a term lasts."""
 
     def __init__(
         self,
         deciding: Deciding,
         views: Views,
-        locking: Locking,
         safe_mode: Callable[[], str | None],
         journal: Journal,
         note: Callable[[str], None],
     ) -> None:
         self._deciding = deciding
         self._views = views
-        self._locking = locking
         self._safe_mode = safe_mode
         self._journal = journal
         self._note = note
@@ -57,7 +54,6 @@ class Tending:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:
-                await failure_of("the quarantine", self._locking.look(term), self._note)
                 await failure_of("spreading children", self._spread(beginning), self._note)
 
     # --- children

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.model.families import counter, counters, gauge, gauges
 from loadmanager.strategies.splitting.conditions import Cause
 from loadmanager.strategies.splitting.deciding import Rule
 
 
-def splitting_metrics(journal: Journal, quarantine: Quarantine) -> Iterator[Metric]:
+def splitting_metrics(journal: Journal, suspects: int) -> Iterator[Metric]:
     """All metrics."""
     splits = {(end, cause.value): journal.splits[end, cause] for end in ("Success", "Failure") for cause in Cause}
     yield counters("splits", "Splits of this broker's bundles", ("result", "reason"), splits)
@@ -22,11 +21,11 @@ def splitting_metrics(journal: Journal, quarantine: Quarantine) -> Iterator[Metr
     yield counter(
         "bundles_quarantined", "Bundles that this broker locked up as leader", journal.counts[What.QUARANTINED]
     )
-    yield counter(
-        "bundles_tried", "Times that it gave out a suspect or locked bundle alone", journal.counts[What.TRIED]
-    )
+    yield counter("bundles_tried", "Trials of locked bundles", journal.counts[What.TRIED])
     yield counter("bundles_let_go", "Locked bundles that it let go by itself", journal.counts[What.LET_GO])
     kept = journal.split_decision.counts if journal.split_decision is not None else {}
     stay = {rule.value: kept.get(rule, 0) for rule in Rule}
     yield gauges("bundles_not_split", "By the last look, by rule", "rule", stay)
-    yield gauge("bundles_suspect", "Two or more brokers were lost with them", len(quarantine))
+    yield gauge(
+        "bundles_suspect", "Two or more brokers in a row were lost with them", suspects
+    )

@@ -1,20 +1,17 @@
-"""Wires splits, merges and quarantine for one incarnation."""
+"""Wires splits and merges for one incarnation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Protocol
 
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.views import Views
-from loadmanager.leader.quarantine.quarantine import Quarantine
-from loadmanager.leader.quarantine.trials import Trials
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.splitting.journal import Journal
 from loadmanager.leader.splitting.leading import Tending
-from loadmanager.leader.splitting.locking import Locking
 from loadmanager.leader.splitting.scheduler import KeysOf, Loads, Reshaper
 from loadmanager.model.policies.ruling import Ruling
 from loadmanager.settings import Settings
@@ -22,7 +19,6 @@ from loadmanager.strategies.splitting.choosing import Extreme, choose
 from loadmanager.strategies.splitting.cutting import Bounds
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
-from statechannel.law.verdict import Ownership
 from statechannel.runtime.service import Channel
 
 
@@ -34,8 +30,6 @@ class SplittingDependencies(Protocol):
     membership: Membership
     views: Views
     policies: PolicyStore
-    quarantine: Quarantine
-    trials: Trials
 
     @property
     def settings(self) -> Settings: ...
@@ -64,25 +58,16 @@ class Splitting:
             lambda: deps.settings,
             deps.policies.current,
             keys_of,
-            self._safe_mode,
+            self.safe_mode,
             deps.world.clock_s,
             deps.world.run_blocking,
             self.journal,
         )
 
-    def tending(self, deciding: Deciding, emptiest: Callable[[Ownership, Collection[str]], BrokerId | None]) -> Tending:
-        """The leader's part; `emptiest` chooses a broker on which to try bundles that brokers died with."""
+    def tending(self, deciding: Deciding) -> Tending:
+        """The leader's part."""
         deps = self._deps
-        locking = Locking(deciding, deps.policies, deps.quarantine, deps.trials, emptiest, self.ruling, self.journal)
-        return Tending(deciding, deps.views, locking, self._safe_mode, self.journal, deps.note)
-
-    def held_back(self, bundle: Bundle) -> str:
-        """Why nobody may be given the bundle now because brokers died with it; empty if it may be given."""
-        deps = self._deps
-        if bundle not in deps.quarantine:
-            return ""
-        deaths = self.ruling().settings_of(bundle).quarantine_deaths
-        return deps.quarantine.held_back(bundle, deaths, deps.world.wall_ms())
+        return Tending(deciding, deps.views, self.safe_mode, self.journal, deps.note)
 
     def named(self, namespace: str, hash_range: str) -> Bundle:
         """The bundle of this range, or the one that LARGEST or HOT selects. Raises InvalidName, Conflict."""
@@ -102,5 +87,6 @@ class Splitting:
             self._ruled = Ruling(settings, policies)
         return self._ruled
 
-    def _safe_mode(self) -> str | None:
+    def safe_mode(self) -> str | None:
+        """Why all automatic decisions are suspended; None if they are not."""
         return self._deps.membership.safe_mode(self._deps.world.clock_s())

@@ -96,7 +96,7 @@ class BundlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     quarantined: str = ""
     """Why no broker may take the bundle: brokers died with it.
 
-    A leader retries what a leader wrote here, and ends it itself (`leader/quarantine/trials.py`); a person's entry
+    A leader retries what a leader wrote here, and ends it itself (`leader/quarantine/keeper.py`); a person's entry
     stays.
     """
     weight: float = 1.0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from itertools import islice
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from loadmanager.broker.placing import PENDING_AT_ONCE
-from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.policies import matching
 from loadmanager.model.policies.matching import matching_brokers, try_names
@@ -242,45 +239,6 @@ async def test_a_page_of_bundles_makes_the_entries_of_that_page(made: list[int])
     assert turns >= BIG // 2_000
 
 
-def test_deleted_namespace_is_forgotten_without_a_look_at_each_bundle(monkeypatch: pytest.MonkeyPatch):
-    table, quarantine = OwnershipTable(1), Quarantine()
-    taken_back = 0
-    take_back = Quarantine._take_back
-
-    def counting(self: Quarantine, bundle) -> None:
-        nonlocal taken_back
-        taken_back += 1
-        take_back(self, bundle)
-
-    def write(action: Action, offset: int, **fields) -> None:
-        change = table.replay(0, offset, Record("r", action, A, **fields))
-        assert isinstance(change, Change)
-        quarantine.observe(change, 600.0)
-
-    def give(offset: int, seen: int) -> None:
-        subjects = tuple(Subject(bundle, seen) for bundle in bundles)
-        write(Action.OWN, offset, role=Role.BROKER, at_ms=offset, subjects=subjects, to=B)
-
-    bundles = tile("big/one", even_boundaries(1_000))
-    write(Action.CREATE_NAMESPACE, 1, role=Role.ADMIN, namespace="big/one", seen_namespace=NEVER,
-          boundaries=even_boundaries(1_000))  # fmt: skip
-    give(2, 1)
-    assert quarantine.given_ms(bundles[5], B) == 2
-    release = tuple(Subject(bundle, 2) for bundle in bundles)
-    change = table.replay(0, 3, Record("r", Action.RELEASE, B, Role.BROKER, subjects=release))
-    assert isinstance(change, Change)
-    quarantine.observe(change, 600.0)
-    monkeypatch.setattr(Quarantine, "_take_back", counting)
-    write(Action.DELETE_NAMESPACE, 4, role=Role.ADMIN, namespace="big/one", seen_namespace=1, seen_latest=3)
-    assert taken_back == 0
-    assert quarantine.given_ms(bundles[5], B) is None
-    write(Action.CREATE_NAMESPACE, 5, role=Role.ADMIN, namespace="big/one", seen_namespace=4,
-          boundaries=even_boundaries(1_000))  # fmt: skip
-    assert quarantine.given_ms(bundles[5], B) is None
-    give(6, 5)
-    assert quarantine.given_ms(bundles[5], B) == 6
-
-
 def test_planned_moves_of_a_deleted_namespace_are_hidden_and_stay_gone():
     def moved(namespace: str, action: Action, state: State) -> list[Transition]:
         return [
@@ -303,17 +261,3 @@ def test_planned_moves_of_a_deleted_namespace_are_hidden_and_stay_gone():
     moves.observe(Record("r", Action.RETURN, B), moved("big/two", Action.RETURN, State.ASSIGNED))
     assert moves.arrived == (), "that namespace is another one, and nobody planned a move of its bundles"
     assert moves.leaving == ()
-
-
-def test_oldest_given_bundle_is_found_at_once_however_many_were_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("loadmanager.leader.quarantine.quarantine.GIVEN_KEPT", 100)
-    quarantine, bundles = Quarantine(), tile("big/one", even_boundaries(1_000))
-    before = Ownership(bundles[0], State.UNASSIGNED, None, None, 1, 1, Action.CREATE_NAMESPACE, A)
-    assert isinstance(quarantine._last_given, deque), "a dictionary would walk over all that it forgot"
-    for number, bundle in enumerate(bundles):
-        after = Ownership(bundle, State.ASSIGNING, B, None, number + 2, number + 2, Action.OWN, A)
-        transition = Transition(msgspec.structs.replace(before, bundle=bundle), after)
-        record = Record("r", Action.OWN, A, Role.BROKER, at_ms=number)
-        quarantine.observe(Change(0, number + 2, record, (transition,)), 600.0)
-    assert [quarantine.given_ms(bundle, B) for bundle in bundles] == [None] * 900 + list(range(900, 1_000))
-    assert sum(map(len, quarantine._holds.values())) == 100

@@ -43,6 +43,9 @@ class ToC:
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
         return [C] * len(entries)
 
+    def cause(self, entry: Ownership) -> str:
+        return ""
+
     def basis(self) -> object:
         return None
 
