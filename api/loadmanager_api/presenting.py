@@ -78,6 +78,7 @@ def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown
         draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
         behind=peer is not None and peer.registration.behind,
         suspected=node.membership.suspected.get(broker),
+        unfit=node.fitness.why(broker) or None,
         bundles=node.channel.table.count_held_by(broker),
         load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
     )

@@ -131,7 +131,8 @@ class BrokerShown(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.
 
     `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
-    A broker that is `behind` says that it cannot read the log, and gets no bundles.
+    A broker that is `behind` says that it cannot read the log, and gets no bundles. `unfit` says why it gets none but
+    for trials: it could not acquire several in a row.
     """
 
     broker: str
@@ -142,6 +143,7 @@ class BrokerShown(BaseModel):
     draining: bool
     behind: bool
     suspected: str | None
+    unfit: str | None
     bundles: int
     admin_url: str = ""
     urls: dict[str, str] = {}

@@ -23,6 +23,7 @@ from loadmanager.channel.agreeing import Agreeing
 from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
 from loadmanager.cluster.dependencies import Dependencies
+from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.load_reports import LoadService
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
@@ -70,6 +71,7 @@ class IncarnationDependencies(Protocol):
     channel: Channel
     proof_clock: ProofClock
     membership: Membership
+    fitness: Fitness
     views: Views
     policies: PolicyStore
     quarantine: Quarantine
@@ -134,6 +136,7 @@ class Incarnation:
             lambda: deps.settings,
             self._is_drawn,
             lambda: [each.bundle for each in deps.quarantine.rows()],
+            deps.fitness,
         )
 
     def _make_lookup(self) -> Lookup:
@@ -199,6 +202,7 @@ class Incarnation:
             deps.world.wall_ms,
             deps.world.run_blocking,
             self.placing.forbids,
+            deps.fitness,
         )
         return Rebalancer(
             deciding,

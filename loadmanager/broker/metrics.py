@@ -161,6 +161,7 @@ def _members(node: Node) -> Iterator[Metric]:
     yield gauge("members_draining", "Of these, how many take no bundles", sum(p.registration.draining for p in peers))
     yield gauge("members_suspected", "Incarnations thought dead by evidence", len(membership.suspected))
     yield gauge("members_behind", "Of these, how many cannot read the log", sum(p.registration.behind for p in peers))
+    yield gauge("members_unfit", "Of these, how many could not acquire several bundles", len(node.fitness.unfit()))
     connected = node.world.coordination.connection is Connection.CONNECTED
     yield gauge("coordination_connected", "1 while the coordination service answers", connected)
     counts = node.world.coordination.counts

@@ -29,6 +29,7 @@ from loadmanager.channel.agreeing import Agreeing
 from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.cluster.behind import LogWatch
 from loadmanager.cluster.dependencies import Dependencies
+from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.membership import Membership, suspected_by
 from loadmanager.cluster.namesakes import yield_to_namesake
 from loadmanager.cluster.operation_log import OperationLog
@@ -118,6 +119,8 @@ class Node:
         self.told_topics = ToldTopics(world.log, world.wall_ms, world.nonce)
         self.quarantine = collect_evidence(self.channel, self.policies, lambda: self.settings)
         self.processes = Processes()
+        self.fitness = Fitness(world.clock_s)
+        self.channel.listen(self.fitness.observe)
         self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
         self.plans.documents.on_change(self.seen.plan_changed)
         self.incarnation: Incarnation | None = None

@@ -14,6 +14,7 @@ from zlib import crc32
 
 import msgspec
 
+from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.quarantine.evidence import ROWS_KEPT, drawn
@@ -64,6 +65,7 @@ class Placing:
         settings: Callable[[], Settings] = lambda: _DEFAULTS,
         is_drawn: Callable[[Bundle], bool] = lambda _: False,
         drawn_bundles: Callable[[], Collection[Bundle]] = tuple,
+        fitness: Fitness | None = None,
     ) -> None:
         self._me = me
         self._table = table
@@ -76,6 +78,8 @@ class Placing:
         self._settings = settings
         self._is_drawn = is_drawn
         self._drawn_bundles = drawn_bundles
+        self._fitness = fitness or Fitness(lambda: 0.0)
+        self._open: tuple[list[Peer], frozenset[BrokerId], list[Peer]] = [], frozenset(), []
         self._drawn_from: dict[Bundle, tuple[int, int]] = {}
         """The number of candidates of each bundle that was drawn, with the revision of its entry."""
         self._claims = (NO_POLICIES, Claims(NO_POLICIES.bundles))
@@ -96,7 +100,7 @@ class Placing:
 
     def place_all(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         """As `place` for each bundle in order, but fast."""
-        self._look(self._membership.eligible())
+        self._look(self._eligible())
         return self._place_some([(entry, None) for entry in entries])
 
     def place_elsewhere(self, entry: Ownership) -> BrokerId | None:
@@ -122,15 +126,25 @@ class Placing:
 
     def look(self) -> bool:
         """Refresh the candidates; whether that took long enough to end the turn of the loop."""
-        return self._look(self._membership.eligible())
+        return self._look(self._eligible())
 
     def look_elsewhere(self) -> bool:
         """As `look`, for all brokers but this one."""
-        return self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
+        return self._look([peer for peer in self._eligible() if peer.broker.name != self._me.name])
+
+    def _eligible(self) -> list[Peer]:
+        """Brokers that may be given bundles, without unfit ones unless all are; the same list until that changes."""
+        eligible, closed = self._membership.eligible(), self._fitness.closed()
+        if not closed:
+            return eligible
+        if self._open[0] is not eligible or self._open[1] is not closed:
+            fit = [peer for peer in eligible if peer.broker not in closed]
+            self._open = eligible, closed, fit or eligible
+        return self._open[2]
 
     def _others(self, holder: BrokerId | None) -> list[Peer]:
         """The brokers that may get a bundle of this holder."""
-        eligible, living = self._membership.eligible(), self._living(holder)
+        eligible, living = self._eligible(), self._living(holder)
         return eligible if living is None else [peer for peer in eligible if peer.broker != living]
 
     def _living(self, holder: BrokerId | None) -> BrokerId | None:
@@ -149,7 +163,7 @@ class Placing:
 
     def draw_unlocked(self, entry: Ownership) -> tuple[BrokerId, int] | None:
         """A broker for a trial of a locked bundle, drawn at random, and from how many; None if none may take it."""
-        peers = self._membership.eligible()
+        peers = self._eligible()
         loads = self._views.brokers.several([peer.broker.name for peer in peers])
         permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
         return self._drawn_of(entry, permitting)
@@ -168,7 +182,7 @@ class Placing:
 
     def why_nowhere(self, entry: Ownership) -> str:
         """Why an unassigned bundle can have no owner at present; empty if it can."""
-        self._look(self._membership.eligible())
+        self._look(self._eligible())
         return self._why_nowhere(entry)
 
     def forbids(self, bundle: Bundle, broker: BrokerId) -> str:
@@ -205,6 +219,7 @@ class Placing:
         """The owner of each bundle; each comes with the name of a preferred broker."""
         batches = self._batches_of([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
+        tried = set[BrokerId]()
         if len(self._drawn_from) > ROWS_KEPT:
             self._drawn_from.clear()
         nowhere: Ownership | None = None
@@ -214,10 +229,12 @@ class Placing:
             if self._is_drawn(entry.bundle):
                 owner, candidates = self._drawn_of(entry, self._permitting) or (None, 0)
                 self._drawn_from[entry.bundle] = entry.revision, candidates
-            elif known is not None:
-                owner = known.choose(entry.bundle, declined, preferred)
             else:
-                owner = self._alone(entry, Given(self._pending, declined, preferred))
+                owner = self._chosen(entry, known, declined, preferred)
+                if owner in tried:  # one bundle is its trial
+                    owner = self._chosen(entry, known, owner, preferred)
+                elif owner is not None and self._fitness.begins_trial(owner):
+                    tried.add(owner)
             owners.append(owner)
             if owner is not None:
                 self._give(entry, owner)
@@ -226,6 +243,13 @@ class Placing:
         if nowhere is not None:
             self.last_refusal = self._why_nowhere(nowhere) or self.last_refusal
         return owners
+
+    def _chosen(
+        self, entry: Ownership, known: Batch | None, declined: BrokerId | None, preferred: str | None
+    ) -> BrokerId | None:
+        if known is not None:
+            return known.choose(entry.bundle, declined, preferred)
+        return self._alone(entry, Given(self._pending, declined, preferred))
 
     def _alone(self, entry: Ownership, given: Given) -> BrokerId | None:
         candidates_now = self._permitting.of(entry.bundle).candidates

@@ -81,7 +81,8 @@ ROWS: list[tuple[str, list[dict[str, Any]]]] = [
         lines("Bundles by owner", "none", (now("owned_bundles", "sum", "instance"), "{{instance}}")),
         lines("Bundles by state", "none", (now("bundles", by="state"), "{{state}}")),
         lines("Brokers that need a look", "none", (now("members_draining"), "draining"),
-              (now("members_behind"), "behind the log"), (now("members_suspected"), "suspected"),
+              (now("members_behind"), "behind the log"), (now("members_unfit"), "unfit"),
+              (now("members_suspected"), "suspected"),
               (now("members_without_load"), "without load data")),
     ]),
     ("Moves", [

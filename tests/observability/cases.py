@@ -56,6 +56,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "LoadManagerBrokerNotReady": ([gauge("ready", "0 stale")], [gauge("ready", 1), gauge("ready", "0 1", B)]),
     "LoadManagerSuspicion": ([gauge("members_suspected", 1)], [gauge("members_suspected", 0)]),
     "LoadManagerBrokerBehind": ([gauge("members_behind", 1)], [gauge("members_behind", 0)]),
+    "LoadManagerBrokerUnfit": ([gauge("members_unfit", 1)], [gauge("members_unfit", 0)]),
     "LoadManagerDrainStuck": (
         [gauge("draining", 1), gauge("owned_bundles", 2, f'{AT},state="assigned"')],
         [gauge("draining", 1), gauge("owned_bundles", 0, f'{AT},state="assigned"'),

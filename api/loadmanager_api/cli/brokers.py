@@ -46,6 +46,8 @@ def list_(remote: Remote, cluster: str | None) -> None:
     for broker in found if remote.for_people else ():
         if broker["suspected"]:
             echo(broker["suspected"], err=True)
+        elif broker.get("unfit"):
+            echo(f"{broker['broker']} is unfit: {broker['unfit']}", err=True)
 
 
 def _row(broker: dict[str, Any]) -> tuple[object, ...]:
@@ -73,7 +75,7 @@ def state_of(broker: Mapping[str, Any]) -> str:
         return "dead"
     if not broker["registered"]:
         return "gone"
-    words = [word for word in ("leader", "draining", "behind") if broker.get(word)]
+    words = [word for word in ("leader", "draining", "behind", "unfit") if broker.get(word)]
     return ", ".join(words) or "ok"
 
 

@@ -40,6 +40,7 @@ from loadmanager.broker.agent.effects import (
     Stand,
     Stop,
 )
+from loadmanager.cluster.fitness import DECLINED, UNPREPARED
 from loadmanager.model.boundaries import FEWEST_PARTS, NoCuts, evenly
 from loadmanager.model.host import KeyRate
 from loadmanager.settings.algorithms import BY_KEYS, Algorithm
@@ -125,7 +126,7 @@ class AgentCore:
             case Stand.SERVING, State.SPLITTING:
                 return [self._cut(bundle, entry)]
             case Stand.FAILED, State.ASSIGNING | State.ASSIGNED | State.SPLITTING:
-                return [Publish(bundle, _WITHDRAWAL[entry.state], entry.revision, reason="the host declined")]
+                return [Publish(bundle, _WITHDRAWAL[entry.state], entry.revision, reason=DECLINED)]
             case _:
                 return []
 
@@ -159,7 +160,7 @@ class AgentCore:
         if at_host.stand is Stand.PREPARED:
             return [Publish(bundle, Action.READY, entry.revision)]
         if at_host.stand is Stand.FAILED:
-            return [Publish(bundle, Action.CANCEL, entry.revision, reason="the target could not prepare")]
+            return [Publish(bundle, Action.CANCEL, entry.revision, reason=UNPREPARED)]
         return []
 
     def _drop(self, bundle: Bundle, at_host: Hosted | None) -> list[Effect]:

@@ -17,6 +17,7 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import grouped, paused_by
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Reason, Refusal, Unknown
 
@@ -84,6 +85,8 @@ class Beginning:
         entry = self._deciding.table.get(move.bundle)
         if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
             return Outcome(MOVED_ON, f"{move.bundle} is not at {move.source} any more"), -1
+        if move.destination is not None and not self._admits(move.destination):
+            return Outcome(NO_DESTINATION, f"{move.destination}: {self._deciding.fitness.why(move.destination)}"), -1
         verdict = await self._executor.move(move.bundle, entry.revision, move.destination, move.reason, cause)
         match verdict:
             case Change():
@@ -96,6 +99,11 @@ class Beginning:
                 return Outcome(NO_ANSWER, verdict.detail), -1
             case _:
                 assert_never(verdict)
+
+    def _admits(self, broker: BrokerId) -> bool:
+        """Returns True if the broker is fit, or this move begins its trial."""
+        fitness = self._deciding.fitness
+        return fitness.begins_trial(broker) or broker not in fitness.closed()
 
     def _forbidden(self, moves: Sequence[Move]) -> dict[Bundle, Outcome]:
         """Moves that are forbidden by rules younger than the decision."""

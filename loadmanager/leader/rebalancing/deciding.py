@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.rebalancing.asking import Asking
@@ -44,6 +45,7 @@ class Deciding:
         wall_ms: Callable[[], int],
         run_blocking: Blocking,
         forbids: Callable[[Bundle, BrokerId], str],
+        fitness: Fitness,
     ) -> None:
         self.table = table
         self.membership = membership
@@ -53,6 +55,7 @@ class Deciding:
         self.wall_ms = wall_ms
         self.forbids = forbids
         """The hard rule that keeps a bundle off a broker; empty if there is none."""
+        self.fitness = fitness
         self._views = views
         self.run_blocking = run_blocking
         """Runs slow work off the loop."""
@@ -67,12 +70,14 @@ class Deciding:
         self._strategy, self.memory = None, None
 
     async def model(self, settings: Settings | None = None, policies: Policies | None = None) -> ClusterModel:
-        """The present cluster model of the brokers that take part; other settings or policies show what they would do.
+        """The present cluster model of the brokers that take part and are fit, with these settings and policies.
 
         It is built off the loop, from a frozen copy of the table: a thousand brokers take a fifth of a second, and the
         loop also writes the proofs of ownership.
         """
-        peers = tuple(peer for peer in self.membership.peers.values() if self.takes_part(peer))
+        taking_part = [peer for peer in self.membership.peers.values() if self.takes_part(peer)]
+        closed = self.fitness.closed()
+        peers = tuple(peer for peer in taking_part if peer.broker not in closed) or tuple(taking_part)
         observed = Observed(
             peers=peers,
             loads=_of(peers, self._views.brokers),

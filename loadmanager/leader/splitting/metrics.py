@@ -26,6 +26,4 @@ def splitting_metrics(journal: Journal, suspects: int) -> Iterator[Metric]:
     kept = journal.split_decision.counts if journal.split_decision is not None else {}
     stay = {rule.value: kept.get(rule, 0) for rule in Rule}
     yield gauges("bundles_not_split", "By the last look, by rule", "rule", stay)
-    yield gauge(
-        "bundles_suspect", "Two or more brokers in a row were lost with them", suspects
-    )
+    yield gauge("bundles_suspect", "Two or more brokers in a row were lost with them", suspects)

@@ -37,6 +37,7 @@ function condition(broker) {
   if (!broker.registered) words.push(html`<span class="tag bad">gone</span>`);
   else if (broker.suspected) words.push(html`<span class="tag bad" title=${broker.suspected}>suspected</span>`);
   else if (!broker.live) words.push(html`<span class="tag bad">not live</span>`);
+  if (broker.unfit) words.push(html`<span class="tag bad" title=${broker.unfit}>unfit</span>`);
   if (broker.behind) words.push(html`<span class="tag bad" title="It cannot read the log, and gets no bundles.">behind</span>`);
   if (broker.draining) words.push(html`<span class="tag">${broker.bundles ? `draining, ${broker.bundles} left` : "drained"}</span>`);
   return words.length ? words : html`<span class="quiet">serves</span>`;
