@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.diagnostics.doctor.hiding import hide_text, shortened
 from loadmanager.errors import Conflict, Forbidden, Gone, Invalid, LoadManagerError, NotFound, Unavailable
 from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
 
@@ -71,7 +71,8 @@ def problem(
     """A problem of this status; its type is a URN that programs may compare."""
     title = title or title_of(status)
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
-    detail = hide_text(detail.encode("utf-8", "backslashreplace").decode())  # it may quote what is no Unicode
+    detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is no Unicode
+    detail = hide_text(shortened(detail))
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-_STATE = re.compile(r" *SQLSTATE: \w+")
+_STATE = re.compile(r"(?<! ) *SQLSTATE: \w+")
 _CALLING = "An error occurred while calling"
 
 

@@ -58,7 +58,7 @@ class Window(msgspec.Struct, frozen=True):
 
 ALWAYS = Window()
 _LATEST_COMMITS = 20
-_CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w+Exception|Concurrent transaction failed")
+_CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w{1,40}Exception|Concurrent transaction failed")
 _ONE_WRITER: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """By path. On a local file system Delta in the JVM looks for a commit's file before it renames its own to it, which is
 safe among threads of the JVM alone; `add` commits outside of it."""

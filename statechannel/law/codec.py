@@ -36,7 +36,7 @@ the verdict would depend on Python's version and the depth of the call stack, an
 _HEAD = re.compile(rb"LM[0-9a-f]{2}")
 _HEAD_BYTES = 4
 _FRAME_BYTES = 14
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _encoder = msgspec.json.Encoder()
 _FIELDS_SINCE: dict[int, frozenset[str]] = {

@@ -38,6 +38,14 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_one(cluster: Clu
     assert (await cluster.ask("DELETE", "/v1/bundles"))[2]["Allow"] == "GET, HEAD, OPTIONS"
 
 
+async def test_a_long_path_is_quoted_without_its_middle(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    detail = (await refused(404, "GET", f"/v1/{'pwd' * 9_000}"))["detail"]
+    assert "/v1/pwdpwd" in detail
+    assert "characters left out" in detail
+    assert len(detail) < 2_100
+
+
 @pytest.fixture
 def fresh_routes() -> Generator[FastAPI]:
     """The routes of this test alone."""

@@ -24,7 +24,7 @@ class _DocumentName(PathConvertor):
 class _NameWithHistory(PathConvertor):
     """Any name; that of a namespace has two parts, so that no path is a document's and a history's."""
 
-    regex = r"(?s:(?<!/namespace/).*|.*/.*)"
+    regex = r"(?s:(?<!/namespace/).*|[^/]*/.*)"
 
 
 def register() -> None:

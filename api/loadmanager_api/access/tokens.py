@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +42,7 @@ NAME_CHARACTERS = 200
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
 _SHARED = ("HS256", "HS384", "HS512")
-_PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
+_BEGIN, _END, _DASHES = b"-----BEGIN ", b"-----END ", b"-----"
 
 
 class _Jwks(msgspec.Struct):
@@ -238,11 +237,15 @@ def _default_algorithm(jwk: dict[str, Any]) -> str | None:
 
 def _of_pem(content: bytes) -> Sequence[Key]:
     keys: list[Key] = []
-    for block in _PEM.finditer(content):
-        if b"PRIVATE" in block[1]:
+    for part in content.split(_BEGIN)[1:]:
+        kind, _, rest = part.partition(_DASHES)
+        body, end, _ = rest.partition(_END + kind + _DASHES)
+        if not end:
+            continue
+        if b"PRIVATE" in kind:
             raise Invalid("a private key is among the keys; a broker needs, and should have, public keys only")
         try:
-            key = load_pem_public_key(block[0])
+            key = load_pem_public_key(_BEGIN + kind + _DASHES + body + end)
         except (ValueError, TypeError) as error:
             raise Invalid(f"a PEM block is no public key: {error}") from None
         algorithms = _algorithms(key)

@@ -112,7 +112,7 @@ def _check_no_secret(option: str, name: str, value: Any) -> None:
     from loadmanager.diagnostics.doctor.hiding import SECRET_NAME
 
     names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
-    secret = next((each for each in names if SECRET_NAME.fullmatch(each)), None)
+    secret = next((each for each in names if SECRET_NAME.search(each)), None)
     if secret is not None:
         raise click.UsageError(
             f"{option} {name}: {secret} may be secret, and everybody on this machine can see a command line; "

@@ -31,14 +31,18 @@ _REASONS = {
 """Why a group lacks commands that pulsar-admin has in it."""
 
 _FOREIGN = {
-    "broker-stats": "allocator-stats|mbeans",
-    "brokers": "backlog-quota-check",
-    "clusters": "(create|update|delete)|(get|update)-(peer-clusters|cluster-migration)|get-peer-clusters",
-    "namespaces": "(set|get|remove|delete|clear|grant|revoke|update|subscription)-[a-z-]+|permissions|unsubscribe",
-    "resource-quotas": "set|reset-namespace-bundle-quota",
-    "topics": "(set|get|remove|update|grant|revoke|create|reset|partitioned|expire|peek|examine|analyze|compaction|info"
-    "|last|offload|stats|trim)-[a-z-]+|clear-backlog|compact|offload|permissions|skip|stats|subscriptions"
-    "|terminate|truncate|unsubscribe",
+    "broker-stats": re.compile("allocator-stats|mbeans"),
+    "brokers": re.compile("backlog-quota-check"),
+    "clusters": re.compile("(create|update|delete)|(get|update)-(peer-clusters|cluster-migration)|get-peer-clusters"),
+    "namespaces": re.compile(
+        "(set|get|remove|delete|clear|grant|revoke|update|subscription)-[a-z-]+|permissions|unsubscribe"
+    ),
+    "resource-quotas": re.compile("set|reset-namespace-bundle-quota"),
+    "topics": re.compile(
+        "(set|get|remove|update|grant|revoke|create|reset|partitioned|expire|peek|examine|analyze|compaction|info"
+        "|last|offload|stats|trim)-[a-z-]+|clear-backlog|compact|offload|permissions|skip|stats|subscriptions"
+        "|terminate|truncate|unsubscribe"
+    ),
 }
 """By group, patterns of the names of those commands."""
 
@@ -73,5 +77,9 @@ def refuse_foreign(group: str | None, name: str, known: Collection[str]) -> None
     if group is None:
         if _OTHER_GROUPS.fullmatch(name):
             raise Failed(f"`{name}` is not here: {_NO_DATA}")
-    elif re.fullmatch(_FOREIGN.get(group, ""), name) and not get_close_matches(name, known, cutoff=_ALMOST):
+    elif (
+        (foreign := _FOREIGN.get(group))
+        and foreign.fullmatch(name)
+        and not get_close_matches(name, known, cutoff=_ALMOST)
+    ):
         raise Failed(f"`{group} {name}` is not here: {_REASONS[group]}")

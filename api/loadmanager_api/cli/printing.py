@@ -20,7 +20,7 @@ from loadmanager_api.cli.echoing import echo, one_line
 from loadmanager_api.cli.remote import Remote
 
 _WIDTH = 1_000
-_TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+_TRAILING_BLANKS = re.compile(r"(?<! ) +((?:\x1b\[[0-9;]*m)*)$")
 """Before the end of what is bold, too."""
 
 

@@ -1,5 +1,8 @@
 """Removes secrets from a support bundle. Pure.
 
+Errors quote what strangers sent, and `re` holds the interpreter's lock: every pattern takes linear time, as
+tests/test_repetition.py checks.
+
 It rather hides too much than too little: everything that is passed to the clients of Kafka and ZooKeeper, every value
 of `properties` (people write what they like there), the user and the query in a URL, every value behind a name that
 sounds like a secret, and every value that the caller knows to be one.
@@ -20,11 +23,12 @@ _SECRET = (
     r"(?:passw|passphrase|pwd|secret|credential|api[._-]?key|access[._-]?key|private[._-]?key|key[._-]?pem"
     r"|auth[._-]?data|authorization|bearer|jaas|sasl\.|oauth)"
 )
-SECRET_NAME = re.compile(rf"[\w.-]*{_SECRET}[\w.-]*", re.IGNORECASE)
+SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+"""Is found in names that sound like a secret."""
 
-_VALUE = r"""[\[({][^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\S+"""
+_VALUE = r"""[\[({][^\n]*+|"(?:\\(?s:.)?|[^"\\])*+"?|'(?:\\(?s:.)?|[^'\\])*+'?|\S++"""
 _BEHIND_A_NAME = re.compile(
-    rf"""(?<![\w.-])(?=[\w.-]*?{_SECRET})([\w.-]+["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""", re.IGNORECASE
+    rf"""(?<![\w.-])(?=[\w.-]*?{_SECRET})([\w.-]++["']?\s*+(?:[=:]|is\b)\s*+)(?:{_VALUE})""", re.IGNORECASE
 )
 """Each name is looked through once, from its start: from each of its letters, a long one would take minutes."""
 _CHUNK = re.compile(r"""[^\s"'<>]{4,}""")
@@ -35,13 +39,16 @@ _BEFORE_A_HOST = re.compile(r"(?<!persistent)://")
 _AT_SERVER = re.compile(r"""(?<![^\s"'<>/,@])([^\s"'<>/,@]+)@(?=[\w.\[-])""")
 _USER = re.compile(r"(?:^|(?<=[:=]))[^:=]+:.")
 _TOKEN = re.compile(
-    r"(\bbearer\s+)[\w.~+/=-]{8,}|(?<![\w-])(?=[\w-]+\.[\w-]+\.)([\w-]*?)\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
+    r"(\bbearer\s+)[\w.~+/=-]{8,}|(?<![\w-])(?=[\w-]*?\beyJ[\w-]{5})[\w-]++\.[\w-]++\.[\w-]*+",
     re.IGNORECASE,
 )
-_PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
+_PEM = re.compile(r"-----BEGIN [^-]+-----(?:[^-]++|-(?!----END ))*+(?:-----END [^-]+-----)?")
 
 MIN_LENGTH = 4
 """Shorter secrets are not searched for in texts: that would hide half of every text."""
+
+SHORT_CHARACTERS = 2_048
+_HEAD = _TAIL = SHORT_CHARACTERS // 2
 
 
 def hide(value: Any, known: Collection[str] = ()) -> Any:
@@ -62,10 +69,21 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
     for secret in sorted((k for k in known if len(k) >= MIN_LENGTH), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _PEM.sub(HIDDEN, text)
-    text = _TOKEN.sub(rf"\1\2{HIDDEN}", text)
+    text = _TOKEN.sub(rf"\1{HIDDEN}", text)
     text = _CHUNK.sub(_hide_in_url, text)
     text = _AT_SERVER.sub(_hide_user, text)
     return _BEHIND_A_NAME.sub(rf"\1{HIDDEN}", text)
+
+
+def shortened(text: str) -> str:
+    """The text with a note in place of its middle if it is long: errors quote names, which may be long, and end with
+    what to do. Shorten before hiding, which takes time. The end begins after a blank, so that no secret stays there
+    without its name.
+    """
+    if len(text) <= SHORT_CHARACTERS:
+        return text
+    end = text[-_TAIL:].partition(" ")[2]
+    return f"{text[:_HEAD]}… [{len(text) - _HEAD - len(end):,} characters left out] {end}".rstrip()
 
 
 def _hide_in_url(found: re.Match[str]) -> str:
@@ -97,7 +115,7 @@ def secrets_in(*mappings: Mapping[str, str]) -> frozenset[str]:
 
 _COMMONPLACE = re.compile(
     r"\d+|true|false|none|plain|digest|plaintext|ssl|sasl_ssl|sasl_plaintext|scram-sha-\d+|gssapi|oauthbearer|https?"
-    r"|(?:client|server|broker|auth|scheme|user|username|password|required|org|apache|kafka|zookeeper)+",
+    r"|(?:client|server|broker|auth|scheme|username|user|password|required|org|apache|kafka|zookeeper)++",
     re.IGNORECASE,
 )
 
@@ -105,6 +123,6 @@ _COMMONPLACE = re.compile(
 def _hide_named(name: str, value: Any, known: Collection[str]) -> Any:
     if name in CLOSED and isinstance(value, dict):
         return dict.fromkeys(cast("dict[str, Any]", value), HIDDEN)
-    if SECRET_NAME.fullmatch(name) and value is not None:
+    if SECRET_NAME.search(name) and value is not None:
         return HIDDEN
     return hide(value, known)

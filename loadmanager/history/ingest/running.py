@@ -49,9 +49,8 @@ limit is fixed in Spark; it does not apply to the workers of tasks, which are fo
 STARTS = 4
 
 REFUSED = re.compile(
-    r"(Authentication failed|SSL handshake failed|Failed to create new KafkaAdminClient|Not authorized).*?"
-    r"(?= SQLSTATE|$)",
-    re.MULTILINE,
+    r"(Authentication failed|SSL handshake failed|Failed to create new KafkaAdminClient|Not authorized)"
+    r"(?:(?! SQLSTATE).)*+"
 )
 """What Kafka's Java client says where starting again cannot help."""
 

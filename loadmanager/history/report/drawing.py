@@ -101,7 +101,7 @@ def _for_page(svg: str, title: str) -> str:
     svg = _NAMESPACES.sub("", svg, count=2)
     svg = re.sub(r'<rect width="[\d.]+" height="[\d.]+" fill="white"/>', "", svg, count=1)
     svg = re.sub(
-        r'(<svg[^>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 width="100%" style="max-width: \2px"', svg, count=1
+        r'(<svg[^<>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 width="100%" style="max-width: \2px"', svg, count=1
     )
     for colour, name in _PAGE.items():
         svg = svg.replace(f'"{colour}"', f'"{name}"')

@@ -20,6 +20,7 @@ import msgspec
 _REQUEST = struct.Struct(">iqiqi16s?")
 _GRANTED = struct.Struct(">iiq")
 _END_SESSION = struct.pack(">iii", 8, 1, -11)
+_VERSION, _MODE = re.compile(r"Zookeeper version: (\d[\w.]*)"), re.compile(r"Mode: (.+)")
 _MAX_ANSWER_BYTES = 64 * 1024
 _SHORTEST_MS, _LONGEST_MS = 1, 2**31 - 1
 
@@ -63,9 +64,7 @@ async def ask_server(address: str, session_timeout_s: float, tls: ssl.SSLContext
     except OSError as error:
         raise Unreachable(_plainly(error)) from error
     granted = Granted(granted_ms, shortest_ms, longest_ms)
-    return Server(
-        address, answer_ms, granted, _said(said, r"Zookeeper version: (\d[\w.]*)"), _said(said, r"Mode: (.+)")
-    )
+    return Server(address, answer_ms, granted, _said(said, _VERSION), _said(said, _MODE))
 
 
 async def _handshake(address: str, session_timeout_ms: int, tls: ssl.SSLContext | None) -> int:
@@ -122,6 +121,6 @@ def _plainly(error: OSError) -> str:
     return error.strerror or str(error) or repr(error)
 
 
-def _said(text: str, pattern: str) -> str:
-    found = re.search(pattern, text)
+def _said(text: str, pattern: re.Pattern[str]) -> str:
+    found = pattern.search(text)
     return found.group(1).strip() if found else ""

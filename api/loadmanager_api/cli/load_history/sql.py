@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CSV = "csv"
 MOST = 1_000
-_UNKNOWN = re.compile(r"(?:Table|View) with name \"?(.+?)\"? does not exist")
+_UNKNOWN = re.compile(r"(?:Table|View) with name \"?([^\"\n]{1,200}?)\"? does not exist")
 
 
 @click.command()
