@@ -63,7 +63,7 @@ class Kept(msgspec.Struct, frozen=True):
             Draining(node),
             replays,
             watching,
-            Relays(handover, watching, node.settings.http_requests // 2),
+            Relays(handover, watching),
             SnapshotLists(node.world.log, node.channel.topic),
             NodeMetrics(node),
             HttpCounts(),

@@ -2,6 +2,8 @@
 
 Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups have a bound of
 their own.
+
+Watches last, and batch lookups may wait: both leave places to administration, which has to work when clients are many.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from loadmanager.settings import Settings
 from loadmanager_api.errors import Problem, problem, respond
 from loadmanager_api.guard import CLOSE, VITAL
 from loadmanager_api.http_counts import HttpCounts
+
+WATCH, BATCH = "/v1/watch", "/v1/lookup"
+ADMINISTRATION_SHARE = 8
+"""One in so many places is for neither of these."""
 
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Bytes of answers that clients have not taken; beyond this no more answers are made."""
@@ -39,6 +45,7 @@ class Limits:
         self._unsent_bytes = unsent_bytes
         self._at_once = at_once
         self._running = 0
+        self._of_clients = {WATCH: 0, BATCH: 0}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] in VITAL:
@@ -48,23 +55,39 @@ class Limits:
         if found is not None:
             await respond(found, CLOSE)(scope, receive, send)
             return
+        path, of_clients = scope["path"], self._of_clients
         self._running += 1
+        if path in of_clients:
+            of_clients[path] += 1
         try:
             await self._app(scope, self._bounded(receive), send)
         finally:
             self._running -= 1
+            if path in of_clients:
+                of_clients[path] -= 1
 
     def _refusal(self, scope: Any) -> Problem | None:
-        most = self._at_once or self._settings.http_requests
-        if self._running >= most:
+        crowded = self._crowded(scope["path"])
+        if crowded is not None:
             self._counts.crowded += 1
-            return problem(503, f"{most} requests run here already; try again", retry_after_s=1.0)
+            return problem(503, crowded, retry_after_s=1.0)
         if self._unsent_bytes() > UNSENT_AT_MOST_BYTES:
             self._counts.untaken += 1
             return problem(503, "clients here do not take their answers; try again", retry_after_s=1.0)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self._settings.http_body_limit_bytes:
             return problem(413, self._too_large)
+        return None
+
+    def _crowded(self, path: str) -> str | None:
+        """Why there is no place for one more request with this path."""
+        most, of_clients = self._at_once or self._settings.http_requests, self._of_clients
+        if self._running >= most:
+            return f"{most} requests run here already; try again"
+        if path == WATCH and of_clients[WATCH] >= most // 2:
+            return f"{most // 2} watches run here already; watch another broker"
+        if path in of_clients and sum(of_clients.values()) >= most - most // ADMINISTRATION_SHARE:
+            return f"{sum(of_clients.values())} watches and lookups run here already; try again, or ask another broker"
         return None
 
     @property

@@ -152,20 +152,16 @@ class Relay:
 
 
 class Relays:
-    """The relays of one broker's endpoints, each as long as somebody listens to it. `clients_at_most` bounds them."""
+    """The relays of one broker's endpoints, each as long as somebody listens to it. `limits.py` bounds the clients."""
 
-    def __init__(self, handover: Handover, watching: Watching, clients_at_most: int) -> None:
+    def __init__(self, handover: Handover, watching: Watching) -> None:
         self._handover = handover
         self._watching = watching
-        self._clients_at_most = clients_at_most
-        self._clients = 0
         self._relays: dict[str | None, Relay] = {}
         self._beginning = asyncio.Semaphore(BEGINNINGS_AT_MOST)
 
     async def begin(self, namespace: str | None, since: str | None) -> Watch:
         """A client's own watch. Raises Unavailable, and what `Watching.begin` raises."""
-        if self._clients >= self._clients_at_most:
-            raise Unavailable(f"{self._clients} watches run here already; watch another broker")
         return await self._handover.ask(lambda: self._watching.begin(namespace, since))
 
     async def events(self, namespace: str | None, begun: Watch) -> AsyncGenerator[bytes, None]:
@@ -190,12 +186,10 @@ class Relays:
         if relay is None or relay.over:
             relay = self._relays[namespace] = Relay(self._handover, self._watching, namespace)
         relay.clients += 1
-        self._clients += 1
         try:
             yield relay
         finally:
             relay.clients -= 1
-            self._clients -= 1
             if relay.clients == 0:
                 relay.close()
                 if self._relays.get(namespace) is relay:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.errors import LoadManagerError
 from loadmanager_api import relay
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
+from tests.api.raw import connected, with_credentials
 from tests.api.watching import Client, told
 
 PATH = "/v1/watch"
@@ -210,6 +212,19 @@ async def test_only_so_many_watch_one_broker(cluster: Cluster) -> None:
     for each in reading:
         each.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def test_watches_that_begin_together_are_no_more_and_leave_the_rest_to_others(cluster: Cluster) -> None:
+    await cluster.start(http_requests=8)
+    clients = [await connected(cluster) for _ in range(16)]
+    request = with_credentials(cluster, f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    for client in clients:
+        client.writer.write(request)
+    heads = [await client.head() for client in clients]
+    assert Counter(head.split()[1] for head in heads) == {b"200": 4, b"503": 12}
+    assert (await cluster.ask("GET", "/v1/brokers"))[0] == 200
+    for client in clients:
+        client.close()
 
 
 async def test_the_endpoints_close_at_once_whoever_watches(cluster: Cluster) -> None:
