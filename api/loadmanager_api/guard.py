@@ -28,6 +28,9 @@ ATTEMPTS = {403: "origin", 415: "form", 421: "host"}
 """What a page makes a browser send is refused with these statuses, and counted under these reasons."""
 OWN_SITES = frozenset({b"same-origin", b"none"})
 HOSTS_KEPT = 1_024
+HOST_BYTES = 512
+"""No name is so long with its port, nor is an address."""
+
 CLOSE = {"Connection": "close"}
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -44,6 +47,8 @@ class Names:
 
     def know(self, host: bytes) -> bool:
         """Whether this `Host` is one of them, or an address."""
+        if len(host) > HOST_BYTES:
+            return False
         known = self._known.get(host)
         if known is None:
             if len(self._known) >= HOSTS_KEPT:

@@ -37,8 +37,8 @@ WHOLE = "loadmanager.whole"
 KEPT = 65_536
 """The most cached paths, and answers; beyond it the whole cache is dropped and filled anew."""
 
-KEPT_PATH_BYTES = 512
-"""Longer paths are not cached, so that the cache stays within some 40 MB."""
+KEPT_PATH_BYTES, KEPT_BYTES = 512, 8 << 20
+"""Longer paths are not cached, and no more bytes of paths than this; their topics take about twice as many."""
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -77,6 +77,7 @@ class LookupPath:
         self._node = handover.node
         self._app = app
         self._topics: dict[bytes, Key | None] = {}
+        self._topics_bytes = 0
         self._answers: dict[Bundle, _Answer] = {}
         self._bodies: dict[BrokerId, tuple[Peer, bytes]] = {}
 
@@ -123,9 +124,11 @@ class LookupPath:
         except KeyError:
             topic = _parse(raw_path)
             if len(raw_path) <= KEPT_PATH_BYTES:
-                if len(self._topics) >= KEPT:
+                if len(self._topics) >= KEPT or self._topics_bytes + len(raw_path) > KEPT_BYTES:
                     self._topics.clear()
+                    self._topics_bytes = 0
                 self._topics[raw_path] = topic
+                self._topics_bytes += len(raw_path)
             return topic
 
     def _answer(self, located: Located) -> _Answer:

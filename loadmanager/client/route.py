@@ -9,17 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
-from functools import lru_cache
 
 import msgspec
 
-from statechannel.law.bundle import Bundle, Key
+from statechannel.law.bundle import Bundle, parse_key
 from statechannel.law.record import Token
 
 TOPICS_KEPT = 100_000
-
-parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
-"""`Key.parse` with a cache."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +60,7 @@ class RouteTable:
 
     def span(self, topic: str) -> Span | None:
         """The cached range that a key falls into, whether or not its owner is known. Raises InvalidName."""
-        parsed = parse_topic(topic)
+        parsed = parse_key(topic)
         spans = self._spans.get(parsed.namespace)
         if not spans:
             return None

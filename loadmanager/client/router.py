@@ -19,9 +19,10 @@ import aiohttp
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.directory import Directory
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.client.route import Route, RouteTable, SeenTokens, Span, parse_topic
+from loadmanager.client.route import Route, RouteTable, SeenTokens, Span
 from loadmanager.errors import Forbidden, NotFound, Unavailable
 from statechannel.errors import Error
+from statechannel.law.bundle import parse_key
 from statechannel.law.record import Token
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ class Router:
             if route is not None:
                 return route
             route = await asyncio.shield(self._lookup(topic))
-            if parse_topic(topic).position in route.bundle:
+            if parse_key(topic).position in route.bundle:
                 return route
 
     def _lookup(self, topic: str) -> asyncio.Task[Route]:
@@ -201,7 +202,7 @@ def _told(trouble: BaseException | None) -> str:
 
 
 def _part_of_ring(topic: str) -> tuple[str, int]:
-    parsed = parse_topic(topic)
+    parsed = parse_key(topic)
     return parsed.namespace, parsed.position >> 26
 
 

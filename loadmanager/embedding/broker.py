@@ -28,12 +28,12 @@ from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
-from loadmanager.embedding.gate import Admission, Gate, parse_topic
+from loadmanager.embedding.gate import Admission, Gate
 from loadmanager.embedding.signals import leaving_on_signal
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given
-from statechannel.law.bundle import Bundle
+from statechannel.law.bundle import Bundle, parse_key
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class Broker:
     def claim(self, topic: str) -> Claim | None:
         """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
         serving = self._control.serving
-        return None if serving is None else serving.claim_topic(parse_topic(topic))
+        return None if serving is None else serving.claim_topic(parse_key(topic))
 
     def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
         """`async with broker.admit(topic) as claim:` around a request: we serve it, and count it until it ends.

@@ -11,13 +11,12 @@ from loadmanager.broker.lookup import Located
 from loadmanager.broker.node import Node
 from loadmanager.embedding.control import Control
 from loadmanager.embedding.endpoints import Endpoint, closed_endpoint, installed_endpoint
-from loadmanager.embedding.gate import parse_topic
 from loadmanager.embedding.stateless import StatelessHost
 from loadmanager.errors import Conflict, MissingExtra
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given, settings_of
-from statechannel.law.bundle import even_boundaries
+from statechannel.law.bundle import even_boundaries, parse_key
 
 ADMIT_TIMEOUT_S = 5.0
 """How long a request waits for a bundle on its way here; a failover at default settings takes less."""
@@ -58,7 +57,7 @@ def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
 
 def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:
     """Look a key up; the default time-out is the setting's."""
-    parsed = parse_topic(topic)
+    parsed = parse_key(topic)
     return lambda node: node.current.lookup.locate(
         parsed, node.settings.lookup_timeout_s if timeout_s is None else timeout_s
     )

@@ -11,7 +11,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from types import TracebackType
 
 from loadmanager.broker.node import Node
@@ -19,17 +18,13 @@ from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
-from statechannel.law.bundle import Bundle, Key
+from statechannel.law.bundle import Bundle, Key, parse_key
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 
-TOPICS_KEPT = 100_000
 RECHECK_S = 0.25
 """A waiting request looks again after this time: a peer may die, or a proof become fresh, without a record."""
-
-parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
-"""`Key.parse` with a cache."""
 
 
 class Gate:
@@ -235,7 +230,7 @@ class Admission:
 
     def __init__(self, gate: Gate, topic: str, timeout_s: float) -> None:
         self._gate = gate
-        self._topic = parse_topic(topic)
+        self._topic = parse_key(topic)
         self._timeout_s = timeout_s
         self._bundle: Bundle | None = None
 

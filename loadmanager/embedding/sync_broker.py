@@ -16,12 +16,12 @@ from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
-from loadmanager.embedding.gate import Admission, parse_topic
+from loadmanager.embedding.gate import Admission
 from loadmanager.embedding.signals import leaving_on_signal
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given
-from statechannel.law.bundle import Bundle
+from statechannel.law.bundle import Bundle, parse_key
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class SyncBroker:
     def claim(self, topic: str) -> Claim | None:
         """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
         serving = self._control.serving
-        return None if serving is None else serving.claim_topic(parse_topic(topic))
+        return None if serving is None else serving.claim_topic(parse_key(topic))
 
     def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
         """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""

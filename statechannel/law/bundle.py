@@ -12,6 +12,7 @@ import operator
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated
 from zlib import crc32
 
@@ -107,6 +108,16 @@ class Key(msgspec.Struct, frozen=True, gc=False):
             return cls(match["namespace"], full_name, position_of(full_name))
         except UnicodeEncodeError:
             raise InvalidName(f"{name!r} is no topic; its name must be valid Unicode") from None
+
+
+KEYS_KEPT = 100_000
+KEPT_CHARACTERS = 512
+_kept = lru_cache(KEYS_KEPT)(Key.parse)
+
+
+def parse_key(name: str) -> Key:
+    """`Key.parse` with a cache. Longer names, which clients may choose, are not kept. Raises InvalidName."""
+    return _kept(name) if len(name) <= KEPT_CHARACTERS else Key.parse(name)
 
 
 def position_of(full_name: str) -> int:

@@ -135,6 +135,13 @@ def test_what_is_remembered_of_names_is_bounded() -> None:
     assert len(names._known) <= 1_024
 
 
+def test_a_long_name_is_not_remembered() -> None:
+    names = Names(Settings())
+    for number in range(100):
+        assert not names.know(b"%d.%s.example" % (number, b"x" * 30_000))
+    assert not names._known
+
+
 HOSTS: list[tuple[list[str], int]] = [
     ([], 400),
     (["localhost", "localhost"], 400),

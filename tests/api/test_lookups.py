@@ -149,6 +149,11 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
         assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
         assert len(path._topics) <= 4
         assert len(path._answers) <= 4
+    monkeypatch.setattr(lookup_path, "KEPT", 1_000)
+    monkeypatch.setattr(lookup_path, "KEPT_BYTES", 500)
+    for i in range(50):
+        path.at_once(f"{PATH}{i}".encode())
+        assert 0 < sum(map(len, path._topics)) <= 500
 
 
 async def test_a_wait_that_is_no_number_of_seconds_is_refused(cluster: Cluster, refused: Refused) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import (
     FULL_UPPER,
+    KEPT_CHARACTERS,
     MAX_BUNDLES_AT_CREATION,
     Bundle,
     Key,
@@ -19,6 +20,7 @@ from statechannel.law.bundle import (
     check_tiling,
     even_boundaries,
     index_of,
+    parse_key,
     position_of,
     tile,
     tiles_exactly,
@@ -42,6 +44,13 @@ namespaces = st.builds("{}/{}".format, words, words)
 )
 def test_a_key_falls_where_crc32_puts_it(key: str, position: int):
     assert position_of(key) == position
+
+
+def test_a_long_name_of_a_key_is_not_kept():
+    assert parse_key("t/n/a") is parse_key("t/n/a")
+    name = f"t/n/{'a' * KEPT_CHARACTERS}"
+    assert parse_key(name) == parse_key(name)
+    assert parse_key(name) is not parse_key(name)
 
 
 def test_key_is_placed_by_its_full_name_and_the_short_form_is_the_same():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from loadmanager.errors import Forbidden
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from loadmanager_api.access.tokens import Tokens
 
 REMEMBERED = 4_096
-"""Tokens whose verification is remembered while they are good; beyond it all are verified anew."""
+"""Tokens whose verification is remembered while they are good; beyond it all are verified anew. A hash of each is kept:
+a client can send one token of 30 KB with any number of blanks before it, and in other spellings."""
 
 LOOK_S = 1.0
 
@@ -48,6 +50,7 @@ class Access:
             self._tokens = Tokens(settings, now_s)
         self._now_s = now_s
         self._verified: dict[bytes, Principal] = {}
+        """By the hash of the token."""
         self.grants = Grants((), self._superusers)
         self._granted: Mapping[str, AccessPolicy] = {}
         self.refused: dict[str, int] = {}
@@ -84,13 +87,17 @@ class Access:
 
     def known(self, headers: Headers, certified: Principal | None) -> Principal | None:
         """As `identify`, if that takes no verification; else None."""
-        token = None
+        header = None
         for name, value in headers:
             if name == b"authorization":
-                if token is not None:
+                if header is not None:
                     return None
-                token = value
-        found = certified if token is None else self._verified.get(token)
+                header = value
+        if header is None:
+            found = certified
+        else:
+            token = _token(header)
+            found = None if token is None else self._verified.get(blake2b(token).digest())
         return None if found is None or found.until_s <= self._now_s() else found
 
     @property
@@ -103,19 +110,21 @@ class Access:
             raise Unauthenticated("malformed", "there is more than one Authorization header")
         if self._tokens is None:
             raise Unauthenticated("method", "this broker takes client certificates, no tokens")
-        found = self._verified.get(given[0])
-        if found is not None:
-            if found.until_s > self._now_s():
-                return found
-            del self._verified[given[0]]
-        if not given[0].lower().startswith(_BEARER):
+        token = _token(given[0])
+        if token is None:
             raise Unauthenticated(
                 "method", "the header Authorization has another method than Bearer; only tokens are taken there"
             )
-        found = self._tokens.verify(given[0][len(_BEARER) :].strip().decode("ascii", "replace"))
+        name = blake2b(token).digest()
+        found = self._verified.get(name)
+        if found is not None:
+            if found.until_s > self._now_s():
+                return found
+            del self._verified[name]
+        found = self._tokens.verify(token.decode("ascii", "replace"))
         if len(self._verified) >= REMEMBERED:
             self._verified.clear()
-        self._verified[given[0]] = found
+        self._verified[name] = found
         return found
 
     # --- may they
@@ -160,6 +169,11 @@ class Access:
         """Count a refused request, and tell whoever listens."""
         self.refused[why] = self.refused.get(why, 0) + 1
         self.tell(sender_of(scope), scope["method"], scope["path"], status, detail)
+
+
+def _token(header: bytes) -> bytes | None:
+    """The token in a header Authorization; None if it has another method."""
+    return header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else None
 
 
 def _nobody(*_: object) -> None:

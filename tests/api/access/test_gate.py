@@ -118,6 +118,24 @@ def test_what_is_remembered_of_tokens_is_bounded(guarded: Guarded, monkeypatch: 
         assert len(found._verified) <= 3
 
 
+def test_a_token_is_verified_once_however_much_stands_before_it(guarded: Guarded) -> None:
+    found = Access(Settings(**guarded.settings))
+    method, _, token = guarded.bearer("ann")["Authorization"].partition(" ")
+    for blanks in range(1, 30_000, 3_000):
+        headers = [(b"authorization", f"{method}{' ' * blanks}{token} ".encode())]
+        assert (found.known(headers, None) is None) == (blanks == 1)
+        assert found.identify(headers, None).name == "ann"
+    assert sum(map(len, found._verified)) < 100, "bytes of one hash, not of ten headers"
+
+
+def test_another_method_with_a_verified_token_is_not_known(guarded: Guarded) -> None:
+    found = Access(Settings(**guarded.settings))
+    token = guarded.bearer("ann")["Authorization"].removeprefix("Bearer ")
+    found.identify([(b"authorization", f"Bearer {token}".encode())], None)
+    for header in (f"Digest {token}", f"Bearer{token}", f"Basic: {token}", token, ""):
+        assert found.known([(b"authorization", header.encode())], None) is None
+
+
 async def test_no_method_goes_without_credentials(guarded: Guarded) -> None:
     await guarded.start()
     for method in ("HEAD", "OPTIONS", "TRACE", "PROPFIND"):
