@@ -69,10 +69,10 @@ class May:
         self._scope = scope
         self._access: Access | None = scope.get(ACCESS)
 
-    def has(self, role: AccessRole) -> bool:
-        """Whether they have the role in the cluster."""
+    def has(self, role: AccessRole, namespace: str | None = None) -> bool:
+        """Whether they have the role in the namespace (None: in the cluster)."""
         try:
-            self.require(role, None)
+            self.require(role, namespace)
         except Forbidden:
             return False
         return True

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from loadmanager.broker.node import Node
 from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
+from loadmanager_api.access.gate import May
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, AuthorOf, Permission, TheNode
 from loadmanager_api.openapi import answers
@@ -29,7 +33,7 @@ async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission
     may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
     subject = pausing.Subject(wish.namespace, wish.broker)
     changed = await pausing.pause(node.policies, subject, author.or_named(wish.author), wish.reason)
-    return pause_shown(pausing.paused(node.policies.current()), changed=changed)
+    return _paused(node, may, changed=changed)
 
 
 @router.post("/resume", responses=answers(409, 412))
@@ -38,4 +42,11 @@ async def resume(node: TheNode, acting: Acting, author: AuthorOf, may: Permissio
     may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
     subject = pausing.Subject(wish.namespace, wish.broker)
     changed = await pausing.resume(node.policies, subject, author.or_named(wish.author), wish.reason)
-    return pause_shown(pausing.paused(node.policies.current()), changed=changed)
+    return _paused(node, may, changed=changed)
+
+
+def _paused(node: Node, may: May, *, changed: bool) -> PauseShown:
+    """What is paused, without namespaces that the sender may not view."""
+    found = pausing.paused(node.policies.current())
+    seen = tuple(name for name in found.namespaces if may.has(AccessRole.VIEWER, name))
+    return pause_shown(msgspec.structs.replace(found, namespaces=seen), changed=changed)

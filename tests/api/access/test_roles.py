@@ -202,6 +202,19 @@ async def test_where_nobody_is_asked_every_route_is_open(cluster: Cluster) -> No
         assert (await cluster.ask("GET", path))[0] == 200
 
 
+async def test_whoever_pauses_a_namespace_is_not_told_of_others(guarded: Guarded) -> None:
+    await guarded.start()
+    for name in ("t/n", "t/nx", "u/m"):
+        await guarded.cluster.create(name)
+        assert (await guarded.ask("root", "POST", "/v1/balancing/pause", json={"namespace": name}))[0] == 200
+    await guarded.grant(AccessRole.OPERATOR, "ann", "t/n")
+    for verb in ("pause", "resume"):
+        _, mine, _ = await guarded.ask("ann", "POST", f"/v1/balancing/{verb}", json={"namespace": "t/n"})
+        assert mine["namespaces"] == ["t/n"] * (verb == "pause")
+    _, every, _ = await guarded.ask("root", "POST", "/v1/balancing/resume", json={"namespace": "u/m"})
+    assert every["namespaces"] == ["t/nx"]
+
+
 async def test_force_needs_the_role_in_the_cluster_however_it_is_spelt(
     guarded: Guarded, subtests: pytest.Subtests
 ) -> None:
