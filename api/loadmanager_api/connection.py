@@ -28,6 +28,9 @@ from loadmanager_api.http_counts import HttpCounts
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
 
+BROKEN = "loadmanager.broken"
+"""The key in an ASGI scope that is there once the request's body turned out not to be HTTP."""
+
 LINGER_S = 1.0
 LINGER_BYTES = 1 << 20
 """Bytes that are still read and dropped after a refusal, so that a client that is sending can read the refusal."""
@@ -102,6 +105,8 @@ class Connection(HttpToolsProtocol):
         self._read_bytes = 0
         """Bytes of the present head or body, as far as they are known to belong to it."""
         self._refused = False
+        self._broken = False
+        """The body that is being read cannot be read further."""
         self._hung_up = False
         self.certified: Principal | None = None
         """Whom the client's certificate names."""
@@ -121,7 +126,7 @@ class Connection(HttpToolsProtocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self._broken:
             self._throw_away(len(data))
         elif self._unread:
             self._unread += data
@@ -132,7 +137,7 @@ class Connection(HttpToolsProtocol):
         """Parse in small pieces, and stop where requests are not taken: a chunk has room for thousands of them."""
         self._parsing = True
         for at in range(0, len(data), PIECE_BYTES):
-            if self._refused or self.transport.is_closing():
+            if self._refused or self._broken or self.transport.is_closing():
                 break
             if self.flow.read_paused:
                 self._unread = data[at:]
@@ -140,7 +145,7 @@ class Connection(HttpToolsProtocol):
             piece = data[at : at + PIECE_BYTES]
             before, begun = self._reading, self._begun
             self._parse(piece)
-            if self._reading is not Reading.NOTHING:
+            if self._reading is not Reading.NOTHING and not self._broken:
                 self._count(len(piece), before, self._begun - begun)
         self._parsing = False
 
@@ -167,8 +172,18 @@ class Connection(HttpToolsProtocol):
             if self.answering:
                 self.cycle.keep_alive = False
         except httptools.HttpParserError:
-            if not self._refused:
+            if self._reading is Reading.BODY and self.answering and not (self.cycle.response_started or self.pipeline):
+                self._break_off()
+            elif not self._refused:
                 self.refuse(problem(400, "this is no HTTP request that can be read"))
+
+    def _break_off(self) -> None:
+        """The body cannot be read further: its reader gets to know (`limits.py`), and answers. Who does not need the
+        body answers all the same, for it may have done already what it was asked for."""
+        self._broken, self._read_bytes = True, 0
+        cast("dict[str, Any]", self.scope)[BROKEN] = True
+        self.cycle.keep_alive = False
+        self.cycle.message_event.set()
 
     def _throw_away(self, size: int) -> None:
         self._read_bytes += size

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from loadmanager.settings import Settings
+from loadmanager_api.connection import BROKEN
 from loadmanager_api.errors import Problem, problem, respond
 from loadmanager_api.guard import CLOSE, VITAL
 from loadmanager_api.http_counts import HttpCounts
@@ -60,7 +61,7 @@ class Limits:
         if path in of_clients:
             of_clients[path] += 1
         try:
-            await self._app(scope, self._bounded(receive), send)
+            await self._app(scope, self._bounded(scope, receive), send)
         finally:
             self._running -= 1
             if path in of_clients:
@@ -94,7 +95,7 @@ class Limits:
     def _too_large(self) -> str:
         return f"the body may have at most {self._settings.http_body_limit_bytes:,} bytes; ask for less at once"
 
-    def _bounded(self, receive: Any) -> Any:
+    def _bounded(self, scope: Any, receive: Any) -> Any:
         """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnect is not timed.
 
         Its errors go through the application, whose handlers make a problem of them.
@@ -112,6 +113,8 @@ class Limits:
             except TimeoutError:
                 self._counts.late_bodies += 1
                 raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
+            if BROKEN in scope:
+                raise HTTPException(400, "the body is not sent in chunks as HTTP/1.1 has them", CLOSE)
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if size > self._settings.http_body_limit_bytes:

@@ -118,6 +118,30 @@ async def test_who_drips_is_told_that_the_time_is_over(cluster: Cluster, subtest
             assert told in answer
 
 
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+BROKEN: list[tuple[bytes, bytes, bytes]] = [
+    (POST + CHUNKED, b"zz\r\n", b"HTTP/1.1 400 "),
+    (POST + CHUNKED, b"1\r\n{\r\nzz\r\n", b"HTTP/1.1 400 "),
+    (POST + CHUNKED, b"5\r\n{}", b""),
+    (POST + CHUNKED, b"1\r\n{x", b"HTTP/1.1 400 "),
+    (HEAD + CHUNKED, b"zz\r\n", b"HTTP/1.1 200 "),
+]
+"""Head, body, and the answer; none where more may come."""
+
+
+@without_access
+async def test_chunks_that_are_none_are_answered(cluster: Cluster, subtests: pytest.Subtests) -> None:
+    await cluster.start(http_body_timeout_s=30)
+    for head, body, answered in BROKEN:
+        with subtests.test(body=body):
+            raw = await connected(cluster)
+            await raw.send(with_credentials(cluster, head))
+            await raw.send(body)
+            if answered:
+                assert (await raw.answer()).startswith(answered)
+            raw.close()
+
+
 @without_access
 async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
     await cluster.start(http_body_timeout_s=0.3)
