@@ -13,6 +13,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access
@@ -84,6 +85,8 @@ class Guard:
     def _refusal(self, scope: Any) -> Problem | None:
         if scope.get(RESERVED) and scope["path"] not in VITAL:
             return problem(503, "all connections of this broker are taken; try again", retry_after_s=1.0)
+        if not (_is_utf8(scope.get("raw_path") or b"") and _is_utf8(scope["query_string"])):
+            return problem(400, "the path and the query are UTF-8, percent-encoded; this is not")
         headers: Headers = scope["headers"]
         return self._stranger(headers, scope["http_version"]) or (
             None if scope["method"] in READING else _foreign(headers) or _no_json(headers)
@@ -115,6 +118,17 @@ class ProbesAlone:
             await respond(problem(404, "this port answers probes alone; ask at the admin port"), CLOSE)(
                 scope, receive, send
             )
+
+
+def _is_utf8(encoded: bytes) -> bool:
+    """Whether it is, once decoded: else several names would be read as the same one."""
+    if b"%" not in encoded:
+        return True
+    try:
+        unquote_to_bytes(encoded).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _foreign(headers: Headers) -> Problem | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -158,12 +158,12 @@ class LookupPath:
 def _parse(raw_path: bytes) -> Key | None:
     if raw_path.endswith(b"/bundle") or not raw_path.isascii():
         return None
-    domain, _, rest = unquote(raw_path[len(PREFIX) :].decode()).partition("/")
-    if domain not in ("persistent", "non-persistent"):
-        return None
     try:
+        domain, _, rest = unquote_to_bytes(raw_path[len(PREFIX) :]).decode().partition("/")
+        if domain not in ("persistent", "non-persistent"):
+            return None
         topic = Key.parse(f"{domain}://{rest}")
-    except InvalidName:
+    except (UnicodeDecodeError, InvalidName):
         return None
     return None if is_channel_topic(topic) else topic
 

@@ -15,6 +15,7 @@ from loadmanager_api.lookup_path import LookupPath
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.verdict import Change
 from tests.api.conftest import WAIT_S, Cluster, Refused
+from tests.api.raw import status_of
 
 PATH = "/lookup/v2/topic/persistent/t/n/"
 
@@ -171,6 +172,34 @@ async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:
     assert (status, body) == (200, bundle.bundle.range)
     assert headers["Content-Type"].startswith("text/plain")
     assert bundle.holder is None, "asking for the range assigns nothing"
+
+
+async def test_slashes_that_leave_open_what_is_asked_for_are_refused(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    await cluster.create("t/n", 16)
+    assert "as %2F" in (await refused(412, "GET", PATH + "a/b/bundle"))["detail"]
+    table = cluster.brokers[0].node.channel.table
+    wanted = table.locate(Key.parse("t/n/a/b"))
+    assert wanted is not None
+    assert (await cluster.ask("GET", PATH + "a%2Fb/bundle"))[1] == wanted.bundle.range
+
+
+async def test_a_name_that_is_not_utf_8_is_refused(cluster: Cluster, subtests: pytest.Subtests) -> None:
+    """All such names would else be the same one."""
+    await cluster.start()
+    await cluster.create("t/n", 16)
+    for path in (
+        PATH + "%ff",
+        PATH + "a%c3",
+        PATH + "%ed%a0%80",
+        "/admin/v2/namespaces/t%fe/n",
+        "/v1/bundles?owner=%ff",
+    ):
+        with subtests.test(path=path):
+            assert await status_of(cluster, path) == 400
+    for path in (PATH + "%c3%a4", PATH + "%EF%BF%BD", PATH + "%25ff"):
+        with subtests.test(path=path):
+            assert await status_of(cluster, path) == 200
 
 
 async def test_a_topic_whose_own_name_ends_in_bundle_is_looked_up(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
+from loadmanager.errors import Invalid
 from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
 from loadmanager_api.batch_lookup import look_up_all
 from loadmanager_api.crossing import ControlRouter, on_http_loop
@@ -38,12 +39,18 @@ async def look_up(
     namespace: str,
     topic: str,
 ) -> LookupData | Response:
-    """Look up the owner of a topic. With `/bundle` appended, answer the range of its bundle, as text.
+    """Look up the owner of a topic. With `/bundle` appended, answer the range of its bundle, as text; 412 if it is not
+    clear which of both is asked for.
 
     For the channel's own topics it answers the owner of that partition (partition 0 if none is named), since they
     cannot be looked up through themselves. 404 for an unknown namespace, 503 if no owner is found in time.
     """
     wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
+    if wants_range and "/" in topic.removesuffix(_SUFFIX) and not _is_encoded(request):
+        raise Invalid(
+            f"{topic!r} may be a topic, or one whose range is asked for: write its slashes as %2F, but not that of "
+            "/bundle if the range is asked for"
+        )
     name = topic.removesuffix(_SUFFIX) if wants_range else topic
     wanted = Key.parse(f"{domain}://{tenant}/{namespace}/{name}")
     if wants_range:
@@ -58,8 +65,16 @@ async def look_up(
 
 def _ends_in_suffix(request: Request) -> bool:
     """By the path as it was sent: a topic that is called `a/bundle` comes as `a%2Fbundle`."""
-    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-    return raw.endswith(_SUFFIX.encode())
+    return _raw(request).endswith(_SUFFIX.encode())
+
+
+def _is_encoded(request: Request) -> bool:
+    """Whether the topic has no slash but `%2F`."""
+    return _raw(request).count(b"/") == request.scope["route"].path.count("/") + 1
+
+
+def _raw(request: Request) -> bytes:
+    return request.scope.get("raw_path") or request.scope["path"].encode()
 
 
 @router.post("/v1/lookup", response_model=LookupAnswers)
