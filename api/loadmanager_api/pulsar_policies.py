@@ -13,6 +13,7 @@ PULSAR_POLICIES = frozenset(
         "autoTopicCreationOverride",
         "backlog_quota_map",
         "clusterDispatchRate",
+        "clusterThatCanDeleteNamespace",
         "clusterSubscribeRate",
         "compaction_threshold",
         "deduplicationEnabled",

@@ -29,7 +29,11 @@ async def test_the_body_says_which_bundles(cluster: Cluster, subtests: pytest.Su
     bodies: list[object] = [
         {"bundles": {"boundaries": HALVES, "numBundles": 2}},
         {"bundles": {"boundaries": HALVES}},
-        {"bundles": {"numBundles": 2, "boundaries": None}, "replication_clusters": ["ignored"]},
+        {
+            "bundles": {"numBundles": 2, "boundaries": None},
+            "replication_clusters": ["ignored"],
+            "clusterThatCanDeleteNamespace": None,
+        },
         {"numBundles": 2},
     ]
     for number, body in enumerate(bodies):

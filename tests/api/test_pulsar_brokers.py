@@ -141,6 +141,36 @@ async def test_what_a_topic_contains_is_the_services(cluster: Cluster) -> None:
         assert (status, "Ask the service" in problem["detail"]) == (501, True)
 
 
+MATTERS = [
+    ("GET", "retention"),
+    ("POST", "retention"),
+    ("DELETE", "messageTTL"),
+    ("POST", "clearBacklog"),
+    ("POST", "clearBacklog/sub"),
+    ("POST", "0x00000000_0x40000000/clearBacklog"),
+    ("GET", "permissions"),
+    ("POST", "permissions/ann"),
+    ("GET", "backlogQuotaMap"),
+    ("PUT", "properties"),
+]
+
+
+async def test_what_a_namespace_says_of_messages_is_the_services(
+    cluster: Cluster, subtests: pytest.Subtests, refused: Refused
+) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    for method, matter in MATTERS:
+        with subtests.test(method=method, matter=matter):
+            detail = (await refused(501, method, f"/admin/v2/namespaces/t/n/{matter}", json={}))["detail"]
+            assert detail.startswith(f"{matter} of namespace t/n")
+            assert "Ask the service" in detail
+    for method, path in (("POST", "t/n/bundles"), ("GET", "t/n/unload"), ("GET", "t/n/0x00000000_0x40000000/split")):
+        with subtests.test(method=method, path=path):
+            assert (await cluster.ask(method, f"/admin/v2/namespaces/{path}", json={}))[0] == 405
+    assert (await cluster.ask("GET", "/admin/v2/namespaces/t/n/Nothing"))[0] == 404
+
+
 async def test_positions_of_topics_are_those_of_the_ring(cluster: Cluster) -> None:
     await cluster.start()
     (low, high) = await cluster.create("t/n", 2)

@@ -27,9 +27,19 @@ class _NameWithHistory(PathConvertor):
     regex = r"(?s:(?<!/namespace/).*|[^/]*/.*)"
 
 
+class _Matter(PathConvertor):
+    """What Pulsar keeps for a namespace or a bundle, and a load manager does not: `retention`, `permissions/x`."""
+
+    regex = (
+        r"(?<!/antiAffinity/)(?:0x[^/]+/)?(?!(?:bundles|unload|split|antiAffinity|topicHashPositions)(?:/|$))"
+        r"[a-z][A-Za-z]*(?:/(?s:.*))?"
+    )
+
+
 def register() -> None:
     """Have routes know them."""
     register_url_convertor("text", _Text())
     register_url_convertor("domain", _Domain())
+    register_url_convertor("matter", _Matter())
     register_url_convertor("document", _DocumentName())
     register_url_convertor("with_history", _NameWithHistory())

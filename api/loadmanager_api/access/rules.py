@@ -123,6 +123,9 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     f"{_NAMESPACES}/{{bundle}}/unload": {"PUT": _OPERATE_NAMESPACE},
     f"{_NAMESPACES}/{{bundle}}/split": {"PUT": _OPERATE_NAMESPACE},
     f"{_NAMESPACES}/antiAffinity": {"GET": _SEE_NAMESPACE, "POST": _ADMIN_NAMESPACE, "DELETE": _ADMIN_NAMESPACE},
+    f"{_NAMESPACES}/{{matter:matter}}": dict.fromkeys(
+        ("GET", "POST", "PUT", "DELETE"), Rule(AccessRole.VIEWER, Scope.NAMESPACE)
+    ),
     "/admin/v2/namespaces/{cluster}/antiAffinity/{group}": {"GET": _SEE},
     "/admin/namespaces/{cluster}/antiAffinity/{group}": {"GET": _SEE},
     "/admin/v2/{domain}/{tenant}/{namespace}/{topic:text}/unload": {"PUT": _OPERATE_NAMESPACE},

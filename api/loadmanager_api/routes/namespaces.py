@@ -10,6 +10,7 @@ import re
 from typing import Annotated, Literal
 
 from fastapi import Body, Query
+from starlette.exceptions import HTTPException
 
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
@@ -111,6 +112,21 @@ async def split_bundle(
     """
     whole = acting.splitting.named(f"{tenant}/{namespace}", bundle)
     await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
+
+
+@router.api_route(
+    "/namespaces/{tenant}/{namespace}/{matter:matter}",
+    methods=["GET", "POST", "PUT", "DELETE"],
+    include_in_schema=False,
+)
+async def not_kept(tenant: str, namespace: str, matter: str) -> None:
+    """501: what else Pulsar keeps for a namespace is about messages, which are the service's."""
+    raise HTTPException(
+        501,
+        f"{matter} of namespace {tenant}/{namespace}: a load manager knows where topics are served, and keeps no rules "
+        "for their messages. Ask the service at the address that GET /lookup/v2/topic/… answers; rules for places are "
+        "at /v1/policies/namespace, and roles at /v1/policies/access",
+    )
 
 
 @router.put("/{domain}/{tenant}/{namespace}/{topic:text}/unload", status_code=204, responses=answers(404, 409, 412))

@@ -19,6 +19,7 @@ from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 
 RANGE = "0x00000000_0x40000000"
+NAMESPACES = "/admin/v2/namespaces/{tenant}/{namespace}"
 MEMBER = "/v1/groups/{tenant}/{namespace}/{consumer_group}/members/{member}"
 PLACES = {"cluster": ("*",), "tenant": ("t/*",), "namespace": ("t/n",), "elsewhere": ("u/m", "t/nx", "tx/*")}
 WHERE: dict[Scope, set[str]] = {
@@ -37,6 +38,7 @@ VALUES = {
     "kind": "namespace",
     "broker": "nobody:1",
     "topic": "x",
+    "matter": "retention",
     "file": "main.mjs",
     "value": "1",
 }
@@ -147,6 +149,7 @@ def test_every_route_needs_a_rule_and_no_rule_is_left_over() -> None:
         ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}"),
         ("GET", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/{more}"),
         ("POST", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/{more}"),
+        *((method, f"{NAMESPACES}/{{matter}}") for method in ("GET", "POST", "PUT", "DELETE")),
     }
     assert served - ruled == set()
     routers = [module.router for module in vars(application).values() if hasattr(module, "router")]
