@@ -31,6 +31,9 @@ PULSARS = ("/admin/", "/lookup/")
 """Below these, unknown parameters of a query are ignored: Pulsar's tools send more than is of use here."""
 
 
+PARAMETERS_AT_MOST = 100
+
+
 class RuledRoute(APIRoute):
     """A route that runs for those whom its rule allows."""
 
@@ -87,8 +90,14 @@ def _headers_of(dependant: Dependant) -> Iterator[str]:
 
 
 def check_query(given: Iterable[str], known: Collection[str], *, strict: bool) -> None:
-    """Raise HTTPException (400) for a parameter that is not known; unless `strict` only if it is nearly a known one."""
-    for name in given:
+    """Raise HTTPException (400) for a parameter that is not known; unless `strict` only if it is nearly a known one.
+
+    Each is compared with all known ones, so 400 for more than PARAMETERS_AT_MOST, too.
+    """
+    names = list(given)
+    if len(names) > PARAMETERS_AT_MOST:
+        raise HTTPException(400, f"the query has {len(names):,} parameters, at most {PARAMETERS_AT_MOST} are read")
+    for name in names:
         near = get_close_matches(name, known) if name not in known else []
         if near or (strict and name not in known):
             meant = f"; did you mean {near[0]}?" if near else ""

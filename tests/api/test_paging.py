@@ -196,6 +196,11 @@ async def test_lists_are_filtered(filled: Cluster) -> None:
 UNKNOWN: list[tuple[str, str, str]] = [
     ("GET", "/v1/bundles?ownr=x", "query.ownr: there is no such parameter; did you mean owner?"),
     ("GET", "/v1/me?x=1", "query.x: there is no such parameter"),
+    (
+        "GET",
+        f"/admin/v2/brokers?{'&'.join(map(str, range(101)))}",
+        "the query has 101 parameters, at most 100 are read",
+    ),
     ("PUT", "/v1/policies/namespace/t/n?dryrun=true", "did you mean dry_run?"),
     ("PUT", "/admin/v2/namespaces/t/n/0x00000000_0x40000000/unload?destinationBrokr=x", "destinationBroker?"),
 ]
