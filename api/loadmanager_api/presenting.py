@@ -52,9 +52,18 @@ def _bundle_fields(node: Node, entry: Ownership, loads: Loads) -> dict[str, Any]
         "token": str(table.token(entry)),
         "last_action": entry.action.value,
         "last_actor": str(entry.by),
+        "waits": _waits(node, entry),
         "rate_msg_s": load.rate_msg_s if load else None,
         "rate_bytes_s": load.throughput_bytes_s if load else None,
     }
+
+
+def _waits(node: Node, entry: Ownership) -> str | None:
+    """Why no broker may get a bundle without an owner; None if one may."""
+    if entry.state is not State.UNASSIGNED or node.incarnation is None:
+        return None
+    why = node.incarnation.placing.quarantine(entry.bundle)
+    return f"quarantined: {why}; to end it: loadmanager bundles release-quarantine {entry.bundle}" if why else None
 
 
 def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:

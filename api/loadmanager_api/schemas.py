@@ -92,7 +92,8 @@ class TenantInfo(BaseModel):
 class BundleShown(BaseModel):
     """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`.
 
-    The rates, in and out together, are null unless the bundle is among its owner's hottest.
+    The rates, in and out together, are null unless the bundle is among its owner's hottest. `waits` says why no broker
+    may get a quarantined bundle that has no owner, and the command that ends it.
     """
 
     bundle: str
@@ -108,6 +109,7 @@ class BundleShown(BaseModel):
     token: str
     last_action: str
     last_actor: str
+    waits: str | None = None
     rate_msg_s: float | None = None
     rate_bytes_s: float | None = None
 

@@ -134,6 +134,18 @@ async def test_every_policy_is_shown_set_and_deleted_with_its_history(cluster: C
     assert Bundle.parse(history[0]["name"]) == bundles[0]
 
 
+async def test_a_quarantined_bundle_without_an_owner_says_why_it_waits_and_what_ends_it(cluster: Cluster) -> None:
+    await cluster.start()
+    (bundle,) = await cluster.create("shop/x", 1)
+    await loadmanager(cluster, "bundles", "quarantine", str(bundle), "--reason", "brokers died")
+    listed = await loadmanager(cluster, "bundles", "list")
+    assert "none (quarantined)" in listed.output
+    end = f"loadmanager bundles release-quarantine {bundle}"
+    assert f"waits: quarantined: brokers died; to end it: {end}" in " ".join(listed.output.split())
+    await loadmanager(cluster, "bundles", "release-quarantine", str(bundle))
+    assert "quarantine" not in (await loadmanager(cluster, "bundles", "list")).output
+
+
 async def test_a_child_is_released_with_what_its_parent_was_quarantined_for(cluster: Cluster) -> None:
     await cluster.start()
     (bundle,) = await cluster.create("shop/x", 1)

@@ -56,14 +56,17 @@ def list_(remote: Remote, limit: int, **query: str | None) -> None:
     ]
     columns = ("bundle", "state", "owner", "msg/s", "token", "incarnation", "revision", "last record")
     show(remote, found, columns, rows, empty="no bundles", wide=4)
+    for bundle in found if remote.for_people else ():
+        if bundle["waits"]:
+            echo(f"{bundle['bundle']} waits: {bundle['waits']}", err=True)
     if more:
         echo(f"these are the first {limit}; there are more: give a greater --limit", err=True)
 
 
 def owner_of(bundle: Mapping[str, Any]) -> str | None:
-    """Its owner, whether that is dead, and where it is going."""
+    """Its owner, whether that is dead, and where it is going; why it has none, if that is a quarantine."""
     if bundle["owner"] is None:
-        return None
+        return "none (quarantined)" if bundle.get("waits") else None
     dead = "" if bundle["owner_live"] else " (dead)"
     target = f" → {bundle['target']}" if bundle["target"] else ""
     return f"{bundle['owner']}{dead}{target}"

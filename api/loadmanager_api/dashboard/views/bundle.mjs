@@ -55,7 +55,9 @@ function Hands({ me, row, brokers }) {
 
 function Load({ path, revision }) {
   const detail = usePoll(path, 0, revision);
-  return html`<${Panel} title="Load" api=${`GET ${path}`}><${Answer} of=${detail}>${({ load }) => (load
+  return html`<${Panel} title="Load" api=${`GET ${path}`}><${Answer} of=${detail}>${({ load, waits }) => (waits
+    ? html`<p><span class="tag bad">waits</span> ${waits}</p>`
+    : load
     ? html`<${Facts} of=${[
         ["Messages in", amount(load.in_rate_msg_s, "/s")], ["Messages out", amount(load.out_rate_msg_s, "/s")],
         ["Bytes in", amount(load.in_rate_bytes_s, "B/s")], ["Bytes out", amount(load.out_rate_bytes_s, "B/s")],
