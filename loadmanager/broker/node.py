@@ -394,7 +394,7 @@ class Node:
     def _judge(self) -> None:
         self._judging = False
         suspicions = [(a.observer, a.suspect) for a in self.views.suspicions.values()]
-        self.membership.suspected = suspected_by(suspicions, self.membership.peers)
+        self.membership.suspected = suspected_by(suspicions, self.membership.peers, self.membership.proven())
         self._wake()
 
     def _wake(self) -> None:

@@ -7,7 +7,8 @@ before are back, or `recovery_grace_s` is over. Pure: the shell gives events and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 
 from loadmanager.model.registration import Peer, read_peer
 from statechannel.law.record import Action, BrokerId
@@ -28,6 +29,8 @@ class Membership:
         """Grows when a broker comes, goes, registers again, becomes suspected or no longer is."""
         self.connected = False
         self._suspected: dict[BrokerId, str] = {}
+        self._once_suspected: dict[str, tuple[BrokerId, int]] = {}
+        """The last incarnation under a name that was suspected while it was registered, and when its process began."""
         self._eligible: list[Peer] | None = None
         self._raw: Mapping[str, Member] = {}
         self._awaited: set[str] = set()
@@ -92,7 +95,22 @@ class Membership:
     def suspected(self, suspected: dict[BrokerId, str]) -> None:
         if suspected.keys() != self._suspected.keys():
             self._changed()
+        for broker in suspected:
+            peer = self.peer(broker)
+            if peer is not None and peer.registration.started_ms:  # 0: not known
+                self._once_suspected[broker.name] = broker, peer.registration.started_ms
         self._suspected = suspected
+
+    def proven(self) -> set[BrokerId]:
+        """Registered incarnations of processes that were suspected and lived: refused connections prove nothing."""
+        found = set[BrokerId]()
+        for name, (broker, started_ms) in tuple(self._once_suspected.items()):
+            peer = self.peers.get(name)
+            if peer is not None and peer.registration.started_ms != started_ms:
+                del self._once_suspected[name]
+            elif peer is not None and peer.broker.incarnation > broker.incarnation:
+                found.add(peer.broker)
+        return found
 
     def _changed(self) -> None:
         self.revision += 1
@@ -123,24 +141,42 @@ class Membership:
         return None
 
 
-def suspected_by(suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer]) -> dict[BrokerId, str]:
+def suspected_by(
+    suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer], proven: Collection[BrokerId] = ()
+) -> dict[BrokerId, str]:
     """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
-    `suspicions` are (observer, suspect). A suspected broker's own suspicions do not count, so names are judged in order
-    of how many suspect them.
+    `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. Whoever
+    suspects a broker that is not suspected itself lives: its machine is cut off, or the other's is. So where a firewall
+    rejects all connections, nobody is suspected. Nor is a broker in `proven`, which was suspected and lived.
     """
-    by_suspect: dict[BrokerId, set[str]] = {}
+    observers_of: dict[BrokerId, set[str]] = {}
+    suspects_of: dict[str, list[BrokerId]] = {}
     for observer, suspect in suspicions:
         peer = peers.get(observer.name)
         if peer is not None and peer.broker == observer and observer.name != suspect.name:
-            by_suspect.setdefault(suspect, set()).add(observer.name)
+            observers_of.setdefault(suspect, set()).add(observer.name)
+            suspects_of.setdefault(observer.name, []).append(suspect)
+    by_name: dict[str, list[BrokerId]] = {}
+    for suspect in observers_of:
+        by_name.setdefault(suspect.name, []).append(suspect)
     suspected: dict[BrokerId, str] = {}
     fallen: set[str] = set()
-    for suspect, observers in sorted(by_suspect.items(), key=lambda item: (-len(item[1]), item[0])):
-        witnesses = sorted(observers - fallen)
-        others = len(peers) - len(fallen) - (suspect.name in peers and suspect.name not in fallen)
-        if witnesses and len(witnesses) >= min(2, others):
-            suspected[suspect] = f"{suspect} refuses connections from {', '.join(witnesses)}"
-            if suspect.name in peers:
-                fallen.add(suspect.name)
+    count = len(peers)
+
+    def lives(suspect: BrokerId) -> bool:
+        return suspect in proven or any(each not in suspected for each in suspects_of.get(suspect.name, ()))
+
+    waiting = deque(sorted(observers_of, key=lambda suspect: (-len(observers_of[suspect]), suspect)))
+    while waiting:
+        suspect = waiting.popleft()
+        witnesses = sorted(observers_of.get(suspect, set()) - fallen)
+        others = count - len(fallen) - (suspect.name in peers and suspect.name not in fallen)
+        if suspect in suspected or not witnesses or len(witnesses) < min(2, others) or lives(suspect):
+            continue
+        suspected[suspect] = f"{suspect} refuses connections from {', '.join(witnesses)}"
+        if suspect.name in peers:
+            fallen.add(suspect.name)
+        for observer in observers_of[suspect]:  # it told the truth, so its suspicion does not show that it lives
+            waiting.extend(by_name.get(observer, ()))
     return suspected

@@ -203,15 +203,42 @@ def test_who_is_condemned(
     assert set(suspected_by(suspicions, peers(*registered))) == suspected
 
 
-def test_of_two_that_accuse_each_other_only_one_falls_the_same_for_everybody():
-    suspicions = [(A, B), (B, A)]
-    assert suspected_by(suspicions, peers(A, B)) == suspected_by(suspicions[::-1], peers(B, A))
-    assert len(suspected_by(suspicions, peers(A, B))) == 1
+def test_of_brokers_that_suspect_each_other_none_is_suspected():
+    everybody = [A, B, C, D]
+    storm = [(one, other) for one in everybody for other in everybody if one != other]
+    assert suspected_by([(A, B), (B, A)], peers(A, B)) == {}
+    assert suspected_by(storm, peers(*everybody)) == {}
 
 
-def test_the_word_of_the_condemned_does_not_count():
-    suspicions = [(A, C), (B, C), (C, A), (B, A)]
-    assert set(suspected_by(suspicions, peers(A, B, C, D))) == {A}, "without A only one is left to suspect C"
+def test_a_broker_that_suspected_a_dead_one_and_died_too_is_suspected():
+    suspicions = [(A, B), (C, B), (D, B), (B, C), (A, C)]
+    for order in (suspicions, suspicions[::-1]):
+        assert set(suspected_by(order, peers(A, B, C, D))) == set(), "B and C suspect each other"
+    suspicions = [(A, B), (D, B), (B, C), (A, C), (D, C)]
+    for order in (suspicions, suspicions[::-1]):
+        assert set(suspected_by(order, peers(A, B, C, D))) == {B, C}
+
+
+def test_a_process_that_was_suspected_and_lived_is_not_suspected_again():
+    def registered(incarnation: int, started_ms: int) -> None:
+        name = f"a:1#{incarnation}"
+        member = Member(BrokerId("a:1", incarnation), Registration(started_ms=started_ms).encode())
+        membership.saw_members({"a:1": member}, Connection.CONNECTED, 0.0)
+        assert str(membership.peers["a:1"].broker) == name
+
+    membership = membership_of(A)
+    registered(1, 7)
+    membership.suspected = {A: "refuses"}
+    assert membership.proven() == set()
+    membership.saw_members({}, Connection.CONNECTED, 0.0)
+    registered(2, 7)
+    membership.suspected = {}
+    assert membership.proven() == {A2}
+    suspicions = [(B, A2), (C, A2)]
+    assert set(suspected_by(suspicions, peers(A2, B, C))) == {A2}
+    assert suspected_by(suspicions, peers(A2, B, C), membership.proven()) == {}
+    registered(3, 8)
+    assert membership.proven() == set(), "another process"
 
 
 def test_all_but_one_can_fall():
