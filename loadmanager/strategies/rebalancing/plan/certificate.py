@@ -57,6 +57,7 @@ def attained_by(whole: Draft) -> Attained:
         excess=float((whole.peak - scale.ceiling)[above].sum()),
         unavoidable=max(_giants(whole, at, may) for at in range(len(scale.resources))) if above.size else 0.0,
         idleness=float(np.maximum(0.0, scale.idle - whole.peak)[scale.takes_part].sum()),
+        pinned=bool((scale.ceiling > scale.limit)[scale.takes_part].any()),
     )
 
 

@@ -84,6 +84,11 @@ class Draft:
         """The bundles that may ever be moved, rested or not."""
         return Holdings(self.model.bundles.owner, self.eligibility.settled, len(self.peak))
 
+    def held_after(self, broker: int) -> Ints:
+        """The bundles that the broker holds after the moves, of those that may ever be moved."""
+        come = [step.row for step in self.steps if step.destination == broker]
+        return np.concatenate((self.untaken(self.settled_holdings.of(broker)), np.array(come, np.int64)))
+
     @property
     def cut_short(self) -> bool:
         """Whether the round's allowance prevented a move."""

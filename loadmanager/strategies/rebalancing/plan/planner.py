@@ -22,7 +22,7 @@ from loadmanager.strategies.rebalancing.plan.refusing import candidates_of, refu
 from loadmanager.strategies.rebalancing.plan.settling import settle
 from loadmanager.strategies.rebalancing.plan.singles import fill, press, relieve
 from loadmanager.strategies.rebalancing.plan.swaps import exchange
-from loadmanager.strategies.rebalancing.plan.wording import move_of, percent, spread
+from loadmanager.strategies.rebalancing.plan.wording import counted, move_of, percent, spread
 
 PASSES = 50
 """No known model needs more than a few."""
@@ -124,7 +124,8 @@ def _reason(draft: Draft, refusal: str) -> str:
     if draft.steps:
         size = sum(float(draft.size[step.row]) for step in draft.steps)
         stages = ", ".join(dict.fromkeys(str(step.stage) for step in draft.steps))
-        told = f"{len(draft.steps)} moves ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
+        moves = counted(len(draft.steps), "move")
+        told = f"{moves} ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
     else:
         told = f"no moves: {_state(draft)}" + (f"; {refusal}" if draft.hot() and refusal else "")
     if program.SOLVER_INSTALLED or not (draft.steps or draft.hot() or draft.idle()):
@@ -137,25 +138,25 @@ def _state(draft: Draft) -> str:
     if not takes_part.any():
         return "no broker takes part: all are draining, paused or without fresh load data"
     hot = draft.hot()
-    at = hot[0] if hot else int(np.where(takes_part, draft.peak, -1.0).argmax())
+    among = np.array(hot) if hot else np.flatnonzero(takes_part)
+    at = int(among[draft.peak[among].argmax()])
     fullest = (
         f"{draft.model.brokers.ids[at].name} uses {percent(float(draft.peak[at]))}, "
         f"its limit is {percent(float(draft.scale.limit[at]))}"
     )
     if not hot:
         return f"every broker is within tolerance, the fullest, {fullest}"
-    if not draft.steps and draft.peak[at] < NEARLY_IDLE:
+    if not draft.steps and draft.peak[takes_part].max() < NEARLY_IDLE:
         return f"all brokers are nearly idle, the fullest, {fullest}"
-    return f"{len(hot)} brokers are out of tolerance, the fullest, {fullest}{_stuck(draft, at)}"
+    brokers = f"{counted(len(hot), 'broker')} {'is' if len(hot) == 1 else 'are'}"
+    return f"{brokers} out of tolerance, the fullest, {fullest}{_stuck(draft, at)}"
 
 
 def _stuck(draft: Draft, broker: int) -> str:
-    """Why no plan can bring the broker within tolerance, if that is so."""
+    """Why the broker can't be within tolerance beside the largest bundle that it then holds, if that is so."""
     resource = int(draft.usage[:, broker].argmax())
-    per_load = float(draft.scale.per_load[resource, broker])
-    parts = draft.loads_of(draft.settled_holdings.of(broker))[resource] * per_load
-    largest = float(parts.max(initial=0.0))
-    rest = float(draft.usage[resource, broker]) - float(parts.sum())
-    if largest + max(0.0, rest) <= draft.scale.limit[broker]:
+    parts = draft.loads_of(draft.held_after(broker))[resource] * float(draft.scale.per_load[resource, broker])
+    largest, rest = float(parts.max(initial=0.0)), float(draft.scale.kept[resource, broker])
+    if largest + rest <= draft.scale.limit[broker]:
         return ""
-    return f", of which {percent(largest)} are one bundle and {percent(max(0.0, rest))} nothing that can be moved"
+    return f", of which {percent(largest)} are one bundle and {percent(rest)} nothing that can be moved"

@@ -118,8 +118,11 @@ class _Columns:
         self.width = ends[-1] + 1
 
 
-def solve(draft: Draft, excerpt: Excerpt, nodes: int) -> Ints | None:
-    """(k,): the position of each bundle's best broker; None if the search found nothing, or there is no solver."""
+def solve(draft: Draft, excerpt: Excerpt, nodes: int, *, even: bool = False) -> Ints | None:
+    """(k,): the position of each bundle's best broker; None if the search found nothing, or there is no solver.
+
+    `even`: of the placements that leave no broker above its ceiling.
+    """
     if not SOLVER_INSTALLED:
         return None
     from scipy.optimize import Bounds, milp
@@ -133,6 +136,7 @@ def solve(draft: Draft, excerpt: Excerpt, nodes: int) -> Ints | None:
     cost[at.whether] = OUT_OF_TOLERANCE * target
     cost[at.lacking], upper[at.lacking], integral[at.lacking] = UNDER, draft.scale.idle[excerpt.brokers], 0
     cost[at.empty], integral[at.empty], cost[at.uneven] = target, 0, UNEVEN
+    upper[at.uneven] = 0.0 if even else 1.0
     result = milp(
         cost,
         integrality=integral,

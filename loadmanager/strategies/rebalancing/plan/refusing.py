@@ -19,6 +19,8 @@ from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 
 LOOKED_AT = 40
 NOT_NEEDED = "not needed"
+NO_PLACE = "no place"
+"""A rule or a drain sends the bundle away, and no broker may take it."""
 ROUND_FULL = "budget of the round"
 
 
@@ -99,6 +101,8 @@ def _others(draft: Draft, focus: Flags, looked_at: Ints) -> list[tuple[str, int]
     rest = np.ones(len(state), np.bool_)
     rest[looked_at] = False
     rest &= ~draft.taken
+    leaving = rest & (draft.eligibility.misplaced | draft.eligibility.drained)
+    rest &= ~leaving
     counts = np.bincount(state[rest], minlength=len(STATES)).tolist()
     free = rest & (state == len(STATES) - 1)
     on_focus = int(np.count_nonzero(free & focus[draft.model.bundles.owner])) if draft.hot() else 0
@@ -106,4 +110,5 @@ def _others(draft: Draft, focus: Flags, looked_at: Ints) -> list[tuple[str, int]
         *zip(STATES[:-1], counts[:-1], strict=True),
         (NOT_NEEDED, on_focus),
         (WITHIN_TOLERANCE, counts[-1] - on_focus),
+        (NO_PLACE if draft.moves_left else ROUND_FULL, int(np.count_nonzero(leaving))),
     ]

@@ -1,7 +1,9 @@
 """Settles small pools as a whole: the cheapest placement of all movable bundles, in place of the stages' result.
 
 The stages choose one move after another; with few bundles that shows in the result. The program starts from the pool
-before any move, and its result replaces the draft's moves of the pool only if the objective is lower.
+before any move, and its result replaces the draft's moves of the pool only if the objective is lower. If brokers stay
+above their ceilings, a second search asks for a placement without any. Like a first move, it may exceed the round's
+budget if the round moves nothing else for balance: moves that only help together would never be made.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from loadmanager.strategies.rebalancing.plan.draft import BUDGETED, PATIENCE, Dr
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 from loadmanager.strategies.rebalancing.plan.program import GAP, Excerpt, excerpt_of, solve
 
-CELLS, ALL_CELLS = 400, 1200
+CELLS, ALL_CELLS = 800, 2400
 """Limits of bundles times brokers times resources: for one pool, and for all pools searched in a round."""
-NODES = 100
+NODES, EVEN_NODES = 100, 300
+"""The search in general, and the second one, for placements with no broker above its ceiling."""
 
 
 def settle(draft: Draft) -> Draft:
@@ -31,15 +34,22 @@ def settle(draft: Draft) -> Draft:
         if excerpt is None or cells + excerpt.part.size > ALL_CELLS:
             continue
         cells += excerpt.part.size
-        places = solve(draft, excerpt, NODES)
-        if places is None:
-            continue
-        other = _redraft(draft, dict(zip(excerpt.rows.tolist(), excerpt.brokers[places].tolist(), strict=True)))
-        if other is None:
-            continue
-        if other.total < draft.total * (1 - GAP) - EPSILON and _patient(draft, other, excerpt):
-            draft = other
+        draft = _better(draft, excerpt, solve(draft, excerpt, NODES))
+        if pool in draft.uneven:
+            if _moved(draft) <= EPSILON:
+                excerpt = msgspec.structs.replace(excerpt, budget=np.inf)
+            draft = _better(draft, excerpt, solve(draft, excerpt, EVEN_NODES, even=True))
     return draft
+
+
+def _better(draft: Draft, excerpt: Excerpt, places: Ints | None) -> Draft:
+    """The draft with these places if that is better, else the draft."""
+    if places is None:
+        return draft
+    other = _redraft(draft, dict(zip(excerpt.rows.tolist(), excerpt.brokers[places].tolist(), strict=True)))
+    if other is None or other.total >= draft.total * (1 - GAP) - EPSILON or not _patient(draft, other, excerpt):
+        return draft
+    return other
 
 
 def _worthwhile(draft: Draft) -> list[int]:

@@ -19,6 +19,11 @@ def percent(usage: float) -> str:
     return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 broker`, `2 brokers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def limit_of(draft: Draft, broker: int) -> str:
     """The broker's limit, its target, and how much of the tolerance is kept free for what may come."""
     scale, margin = draft.scale, float(draft.outlook.margin[broker])
@@ -46,6 +51,13 @@ class Attained(msgspec.Struct, frozen=True, eq=False):
     unavoidable: float
     """The excess that every placement leaves."""
     idleness: float
+    pinned: bool
+    """Whether load that can't be taken away keeps a broker above its limit: its ceiling is that load."""
+
+    @property
+    def out_of_tolerance(self) -> str:
+        """What the excess counts."""
+        return "out of tolerance" + (", beside load that can't be moved" if self.pinned else "")
 
     @property
     def proven(self) -> bool:
@@ -56,11 +68,12 @@ class Attained(msgspec.Struct, frozen=True, eq=False):
 def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
     """The proven statement, and how much the plan moves."""
     does, whole = _moves(found, cut_short=cut_short), found.moved if found.whole is None else found.whole
-    left = f" ({idle} brokers stay idle)" if idle else ""
+    left = f" ({counted(idle, 'broker')} {'stays' if idle == 1 else 'stay'} idle)" if idle else ""
     if found.proven and not attained.above:
         goal = "to have no broker out of tolerance that need not be"
     elif found.proven:
-        goal = f"brokers can't be together less than {_points(attained.excess)} out of tolerance; to have no more"
+        excess = f"{_points(attained.excess)} {attained.out_of_tolerance}"
+        goal = f"brokers can't be together less than {excess}; to have no more"
     else:
         goal = f"to do no worse than this plan, which leaves {_undone(attained)}"
     if found.bound <= 0:
@@ -76,10 +89,12 @@ def _moves(found: Certificate, *, cut_short: bool) -> str:
 
 
 def _undone(attained: Attained) -> str:
-    parts = [f"{attained.stay} bundles where they may not be"] if attained.stay else []
+    they = "it" if attained.stay == 1 else "they"
+    parts = [f"{counted(attained.stay, 'bundle')} where {they} may not be"] if attained.stay else []
     if attained.above:
         known = f"of which {_points(attained.unavoidable)} are proven to be unavoidable"
-        parts.append(f"{attained.above} brokers together {_points(attained.excess)} out of tolerance, {known}")
+        brokers = f"{counted(attained.above, 'broker')} together {_points(attained.excess)}"
+        parts.append(f"{brokers} {attained.out_of_tolerance}, {known}")
     return " and ".join(parts)
 
 
@@ -119,7 +134,7 @@ def _reason(draft: Draft, step: Step, source: str, destination: str) -> str:
             what = f"{constraints.rules[rule]} forbids {source}" if rule >= 0 else "its group is spread better there"
         case Stage.DRAIN:
             what = f"{source} is draining"
-        case Stage.OVERLOAD:
+        case Stage.OVERLOAD if step.before[0] > draft.scale.overloaded:
             what = f"{source} is overloaded, above {percent(draft.scale.overloaded)}"
         case _:
             what = _imbalance(draft, step, source, destination)
