@@ -254,6 +254,13 @@ async def test_only_some_partitions_are_reset(world: World) -> None:
     assert world.topics.committed == {("orders", 1): 42, ("orders", 5): 42}
 
 
+async def test_a_shift_leaves_partitions_without_an_offset_alone(world: World) -> None:
+    world.topics.offsets.groups_committed[GROUP] = {"orders": dict.fromkeys(range(5), 40)}
+    status, found, _ = await world.ask("PUT", f"{AT}/offsets?dry_run=true", json={"to": "-50"})
+    assert (status, found["partitions"], found["left"], found["again"]) == (200, 5, 1, 200)
+    assert found["steps"][5] == {"topic": "orders", "partition": 5, "before": None, "after": None}
+
+
 async def test_a_member_that_does_not_stop_keeps_its_offsets(world: World) -> None:
     status, problem, _ = await world.ask("PUT", f"{AT}/offsets", json={"to": "latest", "timeout_s": 0.3})
     assert (status, world.topics.committed) == (503, {}), problem

@@ -179,9 +179,10 @@ def reset_offsets(
     show(remote, found, columns, rows)
     if remote.for_people:
         would = "would " if found["dry_run"] else ""
+        left = f"; {found['left']} more have no offset to count from, and stay as they are" if found["left"] else ""
         echo(
             f"\n{found['group']} {would}{'skip' if would else 'skips'} {found['skipped']} records and "
-            f"{'read' if would else 'reads'} {found['again']} again, in {found['partitions']} partitions"
+            f"{'read' if would else 'reads'} {found['again']} again, in {found['partitions']} partitions{left}"
         )
 
 

@@ -91,11 +91,13 @@ def rebalance_shown(each: Rebalance) -> RebalanceShown:
 
 def offsets_shown(group: str, steps: Mapping[Partition, Step], *, dry_run: bool) -> OffsetsShown:
     """What a reset does, or would do."""
-    moved = [each.after - each.before for each in steps.values() if each.before is not None]
+    there = [each for each in steps.values() if each.after is not None]
+    moved = [each.after - each.before for each in there if each.after is not None and each.before is not None]
     return OffsetsShown(
         group=group,
         dry_run=dry_run,
-        partitions=len(steps),
+        partitions=len(there),
+        left=len(steps) - len(there),
         skipped=sum(by for by in moved if by > 0),
         again=-sum(by for by in moved if by < 0),
         steps=[

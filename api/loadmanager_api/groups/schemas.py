@@ -102,21 +102,23 @@ class OffsetsWish(BaseModel):
 
 
 class OffsetStepShown(BaseModel):
-    """One partition: where the group was (null: it had no offset), and where it goes on."""
+    """One partition: where the group was (null: it had no offset), and where it goes on (null: it stays as it is,
+    since there is no offset to count from)."""
 
     topic: str
     partition: int
     before: int | None
-    after: int
+    after: int | None
 
 
 class OffsetsShown(BaseModel):
-    """How far a group was moved: the records that it skips, and those that it reads again. `steps` are the first
-    1,000."""
+    """How far a group was moved: the records that it skips, and those that it reads again. `partitions` counts those
+    that were moved, `left` the others, which have no offset to count from. `steps` are the first 1,000."""
 
     group: str
     dry_run: bool
     partitions: int
+    left: int
     skipped: int
     again: int
     steps: list[OffsetStepShown]

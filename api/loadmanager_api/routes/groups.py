@@ -181,7 +181,8 @@ async def reset_offsets(
     dry_run: DryRun = False,
 ) -> OffsetsShown | Response:
     """Let a group go on reading elsewhere, while it runs: its members stop reading there, the offsets are stored, and
-    the same members go on. Members that read nothing there notice nothing.
+    the same members go on. Members that read nothing there notice nothing. A number of records forward or back leaves
+    partitions alone in which the group has no offset; 412 if it has none at all.
 
     503 if a member did not stop within `timeout_s`: nothing was changed then.
     """
@@ -198,7 +199,7 @@ async def _reset(
     queues = await _queues(coordinator, key, wanted, committed)
     steps = await resolve(position, offsets, queues, committed)
     if not dry:
-        after = {partition: step.after for partition, step in steps.items()}
+        after = {partition: step.after for partition, step in steps.items() if step.after is not None}
         await coordinator.reset(key.full_name, after, wanted.timeout_s)
     return steps
 

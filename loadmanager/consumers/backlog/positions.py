@@ -58,7 +58,8 @@ class Step(msgspec.Struct, frozen=True):
     """Where a group is in a queue (None: it has no offset there), and where it shall go on."""
 
     before: int | None
-    after: int
+    after: int | None
+    """None: as before, since a shift has no offset to count from."""
 
 
 async def resolve(
@@ -67,7 +68,7 @@ async def resolve(
     """The steps of these queues, each within what the queue still has.
 
     A shift counts from the group's offset, a time is that of the first record stored then or later. Raises Unavailable
-    if the place of one queue is not known, Invalid for a shift where the group has no offset; and as GroupOffsets.
+    if the place of one queue is not known, Invalid for a shift if the group has no offset at all; and as GroupOffsets.
     """
     begins, ends = await offsets.begins(queues), await offsets.ends(queues)
     at_time: ByQueue = {}
@@ -88,10 +89,11 @@ async def resolve(
                 case Kind.OFFSET:
                     wanted = position.number
                 case Kind.SHIFT:
-                    if before is None:
-                        raise Invalid(f"the group has no offset in {topic} partition {number} to count from: name one")
-                    wanted = before + position.number
+                    wanted = None if before is None else before + position.number
                 case Kind.TIME:
                     wanted = at_time.get(topic, {}).get(number, end)
-            found[topic, number] = Step(before, min(max(wanted, begin), end))
+            found[topic, number] = Step(before, None if wanted is None else min(max(wanted, begin), end))
+    if found and all(step.after is None for step in found.values()):
+        (topic, number), more = next(iter(found)), f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise Invalid(f"the group has no offset in {topic} partition {number}{more} to count from: name one")
     return found

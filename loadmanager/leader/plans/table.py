@@ -122,6 +122,19 @@ def something_was_done(plan: Plan, facts: Facts) -> bool:
     return any(outcome.status is MoveStatus.DONE for outcome in plan.outcomes)
 
 
+def something_can_go_back(plan: Plan, facts: Facts) -> bool:
+    """Something of the plan was done, and not only unloads to whatever broker a lookup chose."""
+    made = plan.pairs(plan.outcomes) if plan.outcomes else ()
+    known = not plan.moves or any(
+        then.status is MoveStatus.DONE and move.destination is not None for move, then in made
+    )
+    return known and something_was_done(plan, facts)
+
+
+_OF_THE_PLAN_ALONE = (something_was_done, something_can_go_back)
+"""Guards that ask for no present facts."""
+
+
 def _all_settled(facts: Facts) -> bool:
     return all(outcome.status.settled for outcome in facts.outcomes)
 
@@ -203,12 +216,12 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
     PlanRow(_S.CANCELLED, _A.SETTLE, _L, _S.CANCELLED, "its results are known", nothing_is_under_way),
     PlanRow(_S.CANCELLED, _A.VERIFY, _OP, _S.CANCELLED, "checked", something_was_done),
     *(
-        PlanRow(state, _A.UNDO, _L, _S.UNDONE, "another plan has taken it back", something_was_done)
+        PlanRow(state, _A.UNDO, _L, _S.UNDONE, "another plan has taken it back", something_can_go_back)
         for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
     ),
     *(PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "an operator withdraws it") for state in (_S.RUNNING, _S.MEASURING)),
     *(
-        PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "an operator withdraws it", something_was_done)
+        PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "an operator withdraws it", something_can_go_back)
         for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
     ),
     PlanRow(_S.UNDOING, _A.SETTLE, _L, _S.UNDOING, "its results are known", nothing_is_under_way),
@@ -244,13 +257,22 @@ def allowed(state: PlanState, by: By) -> list[str]:
 
 def offered(plan: Plan) -> list[str]:
     """What an operator may do with this plan: its steps, and `undo`, which proposes a plan that reverses it."""
-    actions = allowed(plan.state, By.OPERATOR) + (["undo"] if plan.state in UNDOABLE else [])
+    actions = [action for action in allowed(plan.state, By.OPERATOR) if _may(plan, action, By.OPERATOR)]
+    actions += ["undo"] if plan.state in UNDOABLE and _may(plan, PlanAction.UNDO, By.LEADER) else []
     never = {"reject"} if plan.advice is None and plan.state is _S.APPROVED else set[str]()
     if plan.advice is not None:
         never |= {"run"}
     if plan.advice is not None and not plan.moves:
         never |= {"verify", "undo"} | ({"cancel"} if plan.state is _S.RUNNING else set[str]())
     return [action for action in actions if action not in never]
+
+
+def _may(plan: Plan, action: str, by: By) -> bool:
+    """Whether the plan by itself allows the step; the present facts may still forbid it."""
+    rows = [row for row in PLAN_TABLE if (row.state, row.action, row.by) == (plan.state, action, by)]
+    return any(
+        row.guard is None or row.guard not in _OF_THE_PLAN_ALONE or row.guard(plan, Facts((), 0)) for row in rows
+    )
 
 
 def _row(plan: Plan, action: PlanAction, by: By, facts: Facts) -> PlanRow:

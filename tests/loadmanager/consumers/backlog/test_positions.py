@@ -20,7 +20,7 @@ def store() -> MemoryOffsets:
     return store
 
 
-def steps(store: MemoryOffsets, text: str, committed: dict[int, int]) -> dict[int, tuple[int | None, int]]:
+def steps(store: MemoryOffsets, text: str, committed: dict[int, int]) -> dict[int, tuple[int | None, int | None]]:
     found = asyncio.run(resolve(Position.parse(text), store, QUEUES, {"orders": committed}))
     return {number: (step.before, step.after) for (_, number), step in found.items()}
 
@@ -69,9 +69,13 @@ def test_a_time_without_a_later_record_is_the_end(store: MemoryOffsets) -> None:
     assert steps(store, "2030-01-31T12:00:00Z", {0: 20}) == {0: (20, 33), 1: (None, 5)}
 
 
-def test_a_shift_needs_an_offset(store: MemoryOffsets) -> None:
-    with pytest.raises(Invalid, match="no offset in orders partition 1"):
-        steps(store, "+1", {0: 20})
+def test_a_shift_leaves_queues_alone_in_which_the_group_has_no_offset(store: MemoryOffsets) -> None:
+    assert steps(store, "-5", {0: 20}) == {0: (20, 15), 1: (None, None)}
+
+
+def test_a_shift_needs_an_offset_somewhere(store: MemoryOffsets) -> None:
+    with pytest.raises(Invalid, match="no offset in orders partition 0 and 1 more to count from"):
+        steps(store, "+1", {})
 
 
 def test_a_queue_without_a_leader_changes_nothing(store: MemoryOffsets) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from loadmanager.errors import Conflict
@@ -251,8 +252,20 @@ def test_what_is_offered_for_advice_says_no_late_rejection():
     assert offered(advised(S.PROPOSED)) == ["approve", "reject"]
     assert offered(advised(S.APPROVED)) == ["cancel", "reject"]
     assert offered(plan(S.APPROVED)) == ["cancel", "run"]
-    assert [offered(advised(state)) for state in (S.RUNNING, S.MEASURING, S.DONE)] == [["withdraw"]] * 3
+    assert [offered(advised(state, DONE)) for state in (S.RUNNING, S.MEASURING, S.DONE)] == [["withdraw"]] * 3
     assert [offered(advised(state)) for state in (S.REJECTED, S.UNDOING, S.UNDONE, S.REFUSED)] == [[]] * 4
+
+
+@pytest.mark.parametrize("state", sorted(UNDOABLE))
+def test_nothing_is_offered_that_the_plans_own_outcomes_refuse(state: PlanState):
+    assert offered(plan(state, DONE, SKIPPED)) == ["verify", "withdraw", "undo"]
+    assert not {"undo", "withdraw"} & set(offered(plan(state, FAILED, SKIPPED)))
+    given_to_nobody = plan(state, DONE, SKIPPED)
+    moves = tuple(msgspec.structs.replace(move, destination=None) for move in given_to_nobody.moves)
+    given_to_nobody = msgspec.structs.replace(given_to_nobody, moves=moves)
+    assert offered(given_to_nobody) == ["verify"]
+    for action, by in ((P.UNDO, L), (P.WITHDRAW, OP)):
+        assert after(given_to_nobody, action, by, facts(DONE, SKIPPED)) is None
 
 
 def test_only_what_has_run_can_be_undone():
