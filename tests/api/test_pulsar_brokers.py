@@ -133,6 +133,36 @@ async def test_not_more_topics_are_kept_than_can_be_listed(
     assert (await cluster.ask("PUT", f"{TOPICS}/q", json={}))[0] == 204
 
 
+async def test_topics_end_with_their_namespace(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    await cluster.create("t/nn")
+    for path in ("persistent/t/n/a", "non-persistent/t/n/b", "persistent/t/nn/c"):
+        assert (await cluster.ask("PUT", f"{V2}/{path}", json={}))[0] == 204
+    assert (await cluster.ask("DELETE", f"{V2}/namespaces/t/n"))[0] == 204
+    assert list(cluster.brokers[0].node.told_topics.all()) == ["persistent://t/nn/c"]
+    await refused(404, "DELETE", f"{TOPICS}/a")
+
+
+async def test_what_a_deletion_left_can_be_deleted_and_does_not_come_back(cluster: Cluster) -> None:
+    await cluster.start()
+    told = cluster.brokers[0].node.told_topics
+    for name in ("a", "b"):
+        await told.tell(Key.parse(f"persistent://t/n/{name}"), 0, "ann")
+    assert (await cluster.ask("DELETE", f"{TOPICS}/a"))[0] == 204
+    assert list(told.all()) == ["persistent://t/n/b"]
+    assert (await cluster.ask("PUT", f"{V2}/namespaces/t/n", json={"numBundles": 2}))[0] == 204
+    assert (await cluster.ask("GET", TOPICS))[1] == []
+
+
+async def test_namespaces_share_no_bound_of_topics(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_topics, "TOLD_AT_MOST", 1)
+    await cluster.start()
+    for namespace in ("t/n", "t/m"):
+        await cluster.create(namespace)
+        assert (await cluster.ask("PUT", f"{V2}/persistent/{namespace}/a", json={}))[0] == 204
+
+
 async def test_what_a_topic_contains_is_the_services(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")

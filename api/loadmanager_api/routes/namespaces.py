@@ -46,19 +46,24 @@ async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: 
 
 @router.put("/namespaces/{tenant}/{namespace}", status_code=204, responses=answers(409, 412))
 async def create_namespace(
-    node: TheNode, acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None
+    node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str, wanted: NewNamespace | None = None
 ) -> None:
     """Create a namespace with these boundaries, with so many even bundles, or with `namespace_default_bundles`. 409 if
     it exists.
     """
     boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
-    await acting.operations.create_namespace(f"{tenant}/{namespace}", boundaries)
+    name = f"{tenant}/{namespace}"
+    left = list(node.told_topics.of(name))  # by a deletion that did not end
+    await acting.operations.create_namespace(name, boundaries)
+    await node.told_topics.forget_all(left, author)
 
 
 @router.delete("/namespaces/{tenant}/{namespace}", status_code=204, responses=answers(404, 409))
-async def delete_namespace(acting: Acting, tenant: str, namespace: str) -> None:
-    """Unload all bundles of the namespace, then delete it."""
-    await acting.operations.delete_namespace(f"{tenant}/{namespace}")
+async def delete_namespace(node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str) -> None:
+    """Unload all bundles of the namespace, then delete it, and forget the topics that were created in it."""
+    name = f"{tenant}/{namespace}"
+    await acting.operations.delete_namespace(name)
+    await node.told_topics.forget_all(node.told_topics.of(name), author)
 
 
 @router.get("/namespaces/{tenant}/{namespace}/bundles", responses=answers(404))

@@ -48,11 +48,10 @@ async def create_topic(
 
 
 @router.delete(_TOPIC, status_code=204, responses=answers(404, 412))
-async def delete_topic(
-    node: TheNode, acting: Acting, author: Author, domain: str, tenant: str, namespace: str, topic: str
-) -> None:
-    """Forget the name of a topic. 404 if it was not created here. Deletes no data: these are the service's."""
-    await node.told_topics.forget(_topic(acting, domain, tenant, namespace, topic), author)
+async def delete_topic(node: TheNode, author: Author, domain: str, tenant: str, namespace: str, topic: str) -> None:
+    """Forget the name of a topic, also of one that a deleted namespace left. 404 if it was not created here. Deletes
+    no data: these are the service's."""
+    await node.told_topics.forget(_key(domain, tenant, namespace, topic), author)
 
 
 @router.get(f"{_TOPIC}/partitions", responses=answers(404, 412))
@@ -81,10 +80,10 @@ async def create_partitioned_topic(
 
 @router.delete(f"{_TOPIC}/partitions", status_code=204, responses=answers(404, 412))
 async def delete_partitioned_topic(
-    node: TheNode, acting: Acting, author: Author, domain: str, tenant: str, namespace: str, topic: str
+    node: TheNode, author: Author, domain: str, tenant: str, namespace: str, topic: str
 ) -> None:
     """As the deletion of a topic without partitions."""
-    await node.told_topics.forget(_topic(acting, domain, tenant, namespace, topic), author)
+    await node.told_topics.forget(_key(domain, tenant, namespace, topic), author)
 
 
 @router.get("/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions", responses=answers(404, 412))
@@ -126,6 +125,10 @@ def _not_here(topic: str, more: str) -> HTTPException:
 
 def _topic(acting: Incarnation, domain: str, tenant: str, namespace: str, topic: str) -> Key:
     acting.operations.namespace(f"{tenant}/{namespace}")
+    return _key(domain, tenant, namespace, topic)
+
+
+def _key(domain: str, tenant: str, namespace: str, topic: str) -> Key:
     return Key.parse(f"{domain}://{tenant}/{namespace}/{topic}")
 
 
@@ -135,9 +138,7 @@ def _known(node: Node, acting: Incarnation, namespace: str) -> set[str]:
 
 
 def _told(node: Node, namespace: str) -> Iterator[str]:
-    for name, told in node.told_topics.all().items():
-        if not name.partition("://")[2].startswith(f"{namespace}/"):
-            continue
+    for name, told in node.told_topics.of(namespace).items():
         if told.partitions:
             yield from (f"{name}-partition-{number}" for number in range(told.partitions))
         else:
