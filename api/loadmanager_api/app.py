@@ -69,15 +69,15 @@ def create_app(
     kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0, routes: ASGIApp | None = None
 ) -> tuple[ASGIApp, LookupPath]:
     """The application for the broker that `kept` belongs to, to be served without a lifespan; and its lookups."""
-    settings = kept.node.settings
-    answering = Methods(Probes(kept.node, routes or Routes()))
+    settings, access = kept.node.settings, kept.access
+    answering = Methods(Probes(kept.node, routes or Routes(), access))
 
     async def kept_by_these_endpoints(scope: Any, receive: Any, send: Any) -> None:
         scope[KEPT] = kept
         HANDOVER.set(kept.handover)
         await answering(scope, receive, send)
 
-    names, access = Names(settings, kept.handover.bind), kept.access
+    names = Names(settings, kept.handover.bind)
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes)
     rates = rates_of(settings.http_lookup_rate, time.monotonic)
     members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)

@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.errors import Unavailable
+from loadmanager_api.access.access import Access
 from loadmanager_api.errors import problem_of, respond
 
 
@@ -57,10 +58,14 @@ CHECKS = {
 
 
 class Probes:
-    """An ASGI application that answers GET of these paths, and gives everything else to `app`."""
+    """An ASGI application that answers GET of these paths, and gives everything else to `app`.
 
-    def __init__(self, node: Node, app: Any) -> None:
+    With authentication, the broker is ready once `access` is too.
+    """
+
+    def __init__(self, node: Node, app: Any, access: Access | None = None) -> None:
         self._node = node
+        self._access = access
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -70,6 +75,8 @@ class Probes:
             return
         try:
             check(self._node)
+            if check is check_ready and self._access is not None:
+                self._access.check_ready()
             answer = PlainTextResponse("ok")
         except Unavailable as error:
             answer = respond(problem_of(error))

@@ -16,7 +16,7 @@ from loadmanager.model.policies.model import AccessPolicy, AccessRole, Policies
 from loadmanager.settings import Settings
 from loadmanager_api.access.authorship import Sender, sender_of
 from loadmanager_api.access.grants import Grants
-from loadmanager_api.access.principal import Clock, Principal, Unauthenticated
+from loadmanager_api.access.principal import Clock, NoKeys, Principal, Unauthenticated
 from loadmanager_api.access.rules import Rule, Scope, namespace_of
 
 if TYPE_CHECKING:
@@ -74,8 +74,16 @@ class Access:
 
     # --- who
 
+    def check_ready(self) -> None:
+        """Raise NoKeys if tokens can't be verified yet."""
+        if self._tokens is not None and not self._tokens.ready:
+            raise NoKeys
+
     def identify(self, headers: Headers, certified: Principal | None) -> Principal:
-        """Who sends a request: a token counts before the certificate of the connection. Raises Unauthenticated."""
+        """Who sends a request: a token counts before the certificate of the connection.
+
+        Raises Unauthenticated, NoKeys.
+        """
         given = [value for name, value in headers if name == b"authorization"]
         if given:
             return self._bearer(given)

@@ -13,10 +13,10 @@ from loadmanager.errors import Forbidden
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.access import Access
 from loadmanager_api.access.authorship import Sender
-from loadmanager_api.access.principal import CERTIFIED, PRINCIPAL, Clock, Unauthenticated
+from loadmanager_api.access.principal import CERTIFIED, PRINCIPAL, Clock, NoKeys, Unauthenticated
 from loadmanager_api.access.rates import Rates, client_of
 from loadmanager_api.access.rules import is_open
-from loadmanager_api.errors import problem, respond
+from loadmanager_api.errors import problem, problem_of, respond
 
 ACCESS = "loadmanager.access"
 """The key in an ASGI scope of the broker's `Access`; missing where there is no authentication."""
@@ -57,6 +57,10 @@ class Gate:
                 self._failures.wait_s(address)
                 self._access.refuse(error.why, scope, 401, str(error))
                 await respond(problem(401, str(error)), CHALLENGE)(scope, receive, send)
+                return
+            except NoKeys as error:
+                self._access.refuse("no_keys", scope, 503, str(error))
+                await respond(problem_of(error))(scope, receive, send)
                 return
             scope[ACCESS] = self._access
         await self._app(scope, receive, send)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadmanager.errors import Forbidden
+from loadmanager.errors import Forbidden, Unavailable
 
 PRINCIPAL = "loadmanager.principal"
 """The key in an ASGI scope of the request's `Principal`; missing where there is no authentication."""
@@ -29,6 +29,13 @@ class Unauthenticated(Forbidden):
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+class NoKeys(Unavailable):
+    """Nobody can say yet who sends a request with a token: the issuer has not given its keys."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker has no keys yet with which it could verify tokens; try again or elsewhere")
 
 
 Clock = Callable[[], float]

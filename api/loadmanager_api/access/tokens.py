@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from loadmanager_api.access.files import MAX_FILE_BYTES, Watched, read_file
-from loadmanager_api.access.principal import Clock, Principal, Unauthenticated
+from loadmanager_api.access.principal import Clock, NoKeys, Principal, Unauthenticated
 
 _log = logging.getLogger("loadmanager")
 
@@ -81,6 +81,11 @@ class Tokens:
         """Whether the keys come from a URL."""
         return not self._settings.token_keys or self._settings.token_keys.startswith("https://")
 
+    @property
+    def ready(self) -> bool:
+        """Whether there are keys: those of an issuer that was away at the start come later."""
+        return bool(self._keys)
+
     def look(self) -> bool:
         """Read the keys again if it is time; whether they are others now. On a failure the earlier keys stay."""
         try:
@@ -102,7 +107,7 @@ class Tokens:
         return not same
 
     def verify(self, token: str) -> Principal:
-        """Who the token names. Raises Unauthenticated, with the reason."""
+        """Who the token names. Raises Unauthenticated, with the reason; NoKeys."""
         try:
             return self._verified(token)
         except _UNREADABLE as error:
@@ -139,7 +144,7 @@ class Tokens:
         if usable:
             return usable
         if not self._keys:
-            raise Unauthenticated("no_keys", "this broker has no keys yet with which it could verify tokens; try again")
+            raise NoKeys
         if named:
             raise Unauthenticated("algorithm", f"no key here is for tokens with the algorithm {algorithm[:20]!r}")
         raise Unauthenticated("key", f"the token is signed with the key {kid[:100]!r}, which is not known here")

@@ -163,11 +163,14 @@ async def test_a_broker_that_starts_before_its_provider_waits_for_its_keys(
     provider.stop()
     await guarded.start_with_tls(token_keys="", token_issuer=provider.url)
     status, problem, _ = await guarded.ask("root", "GET", "/v1/config")
-    assert status == 401
+    assert status == 503, "401 would tell clients that their tokens are wrong"
     assert "no keys yet" in problem["detail"]
     assert (await guarded.ask(None, "GET", "/admin/v2/brokers/health"))[0] == 200
+    status, problem, _ = await guarded.ask(None, "GET", "/admin/v2/brokers/ready")
+    assert (status, "no keys yet" in problem["detail"]) == (503, True)
     provider.start()
     await until(guarded, provider.token("root"), 200)
+    assert (await guarded.ask(None, "GET", "/admin/v2/brokers/ready"))[0] == 200
 
 
 async def test_a_provider_whose_certificate_nobody_here_trusts_gives_no_keys(
@@ -178,7 +181,7 @@ async def test_a_provider_whose_certificate_nobody_here_trusts_gives_no_keys(
     async with asyncio.timeout(WAIT_S):
         while "certificate verify failed" not in caplog.text:
             await asyncio.sleep(0.05)
-    assert await status_of(guarded, provider.token("root")) == 401
+    assert await status_of(guarded, provider.token("root")) == 503
     assert provider.asked == []
 
 

@@ -17,7 +17,7 @@ from jwt import algorithms
 
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager_api.access.principal import Unauthenticated
+from loadmanager_api.access.principal import NoKeys, Unauthenticated
 from loadmanager_api.access.tokens import FETCH_AGAIN_S, FETCH_EVERY_S, KEYS_AT_MOST, Tokens, keys_in
 from tests.api.access.issuing import AUDIENCE, Issuer, jwks
 
@@ -358,7 +358,9 @@ KEYS_URL = "https://id.example/keys"
 def test_keys_from_a_url_are_fetched_again_in_time(issuer: Issuer) -> None:
     site, now = Site(), [1_000.0]
     tokens = Tokens(settings(token_keys=KEYS_URL), lambda: now[0], site)
-    assert why(tokens, issuer.token()) == "no_keys"
+    with pytest.raises(NoKeys):
+        tokens.verify(issuer.token())
+    assert not tokens.ready
     assert not tokens.look(), "the site does not answer"
     site.pages[KEYS_URL] = jwks(issuer)
     now[0] += FETCH_AGAIN_S - 1
@@ -420,7 +422,8 @@ def test_a_discovery_document_that_leads_elsewhere_is_not_followed(document: Any
     }
     tokens = Tokens(settings(token_issuer="https://id.example"), lambda: 1_000.0, site)
     assert not tokens.look()
-    assert why(tokens, issuer.token("ann", iss="https://id.example")) == "no_keys"
+    with pytest.raises(NoKeys):
+        tokens.verify(issuer.token("ann", iss="https://id.example"))
 
 
 # --- settings
