@@ -210,7 +210,7 @@ class Placing:
         given = Given(self._pending, declined, preferred)
         outcome = self._placement.choose(entry.bundle, permitted.candidates, given)
         if isinstance(outcome, NoPlace):
-            self.last_refusal = permitted.explain(outcome.reason)
+            self.last_refusal = self._explained(permitted, outcome)
             return None
         self._give(entry, outcome.broker)
         return outcome.broker
@@ -259,7 +259,11 @@ class Placing:
     def _why_nowhere(self, entry: Ownership) -> str:
         permitted = self._permitting.of(entry.bundle)
         outcome = self._placement.choose(entry.bundle, permitted.candidates, Given(self._pending))
-        return permitted.explain(outcome.reason) if isinstance(outcome, NoPlace) else ""
+        return self._explained(permitted, outcome) if isinstance(outcome, NoPlace) else ""
+
+    def _explained(self, permitted: Permitted, outcome: NoPlace) -> str:
+        """Why there is no place: a placement that gets no candidates does not know the brokers that are none."""
+        return permitted.explain(outcome.reason if self._permitting.candidates else self._membership.why_none())
 
     def _batches_of(self, entries: Sequence[Ownership]) -> list[Batch | None]:
         """The batch of each bundle that shares its candidates with others; each batch is told its bundles beforehand.

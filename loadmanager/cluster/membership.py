@@ -7,7 +7,7 @@ before are back, or `recovery_grace_s` is over. Pure: the shell gives events and
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from loadmanager.model.registration import Peer, read_peer
@@ -125,9 +125,25 @@ class Membership:
             self._eligible = [self.peers[name] for name in sorted(self.peers) if self.is_eligible(self.peers[name])]
         return self._eligible
 
+    def why_none(self) -> str:
+        """Why no broker may be given bundles, or none but the eligible ones."""
+        if not self.peers:
+            return "no broker is registered"
+        reasons = Counter(why for peer in self.peers.values() if (why := self._why_not(peer)))
+        told = ", ".join(f"{n} {'is' if n == 1 else 'are'} {why}" for why, n in sorted(reasons.items()))
+        nobody = "no other broker" if self.eligible() else "no broker"
+        return f"{nobody} takes bundles: {told}" if told else f"{nobody} is registered"
+
+    def _why_not(self, peer: Peer) -> str:
+        if peer.registration.draining:
+            return "draining"
+        if peer.registration.behind:
+            return "behind"
+        return "suspected to be down" if peer.broker in self.suspected else ""
+
     def is_eligible(self, peer: Peer) -> bool:
         """Whether a registered broker may be given bundles."""
-        return not (peer.registration.draining or peer.registration.behind or peer.broker in self.suspected)
+        return not self._why_not(peer)
 
     def safe_mode(self, now_s: float) -> str | None:
         """Why an absent broker must not be concluded dead at present, None if it may."""

@@ -75,10 +75,20 @@ class StoredModel(msgspec.Struct, frozen=True):
 def pack(array: Array, kind: str) -> Column:
     """The column of an array, as one of `f8 i8 i2 u4 b1`. Raises TypeError or OverflowError if it does not fit."""
     chosen = np.ascontiguousarray(array).astype(_TYPES[kind], casting="same_kind", copy=False)
-    if chosen.dtype.itemsize < array.dtype.itemsize and not np.array_equal(chosen, array):
+    if not _holds(chosen, array):
         raise OverflowError(f"a value between {array.min()} and {array.max()} does not fit into a column of {kind}")
     octets = np.ascontiguousarray(chosen).reshape(-1).view(np.uint8).reshape(-1, chosen.itemsize)
     return Column(kind, tuple(int(side) for side in chosen.shape), octets.T.tobytes())
+
+
+def _holds(chosen: Array, array: Array) -> bool:
+    """Whether a column has every value of the array, to the last bit."""
+    if chosen.dtype == array.dtype or not array.size:
+        return True
+    if chosen.dtype.kind in "iu":
+        most = np.iinfo(chosen.dtype)
+        return most.min <= int(array.min()) and int(array.max()) <= most.max
+    return np.array_equal(chosen.astype(array.dtype), array, equal_nan=array.dtype.kind == "f")
 
 
 def unpack(column: Column) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from enum import StrEnum
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +24,8 @@ from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
 from statechannel.ports import Log
 from statechannel.runtime.loading import read_snapshots
 from statechannel.runtime.replay import Folded, Replay
+
+T = TypeVar("T")
 
 SHOWN_AT_MOST = 10
 """How many violations, and how many gaps, of a log are listed; the others are counted."""
@@ -56,6 +58,25 @@ class Claim(msgspec.Struct, frozen=True):
     endpoint: Endpoint | None = None
 
 
+class FirstFew(Generic[T]):
+    """The first SHOWN_AT_MOST of any number of items, and how many there are: a damaged log may have millions."""
+
+    def __init__(self) -> None:
+        self.shown: list[T] = []
+        self.count = 0
+
+    def add(self, item: T) -> None:
+        """Count it, and keep it if it is one of the first."""
+        self.count += 1
+        if len(self.shown) < SHOWN_AT_MOST:
+            self.shown.append(item)
+
+    @property
+    def more(self) -> int:
+        """How many are not kept."""
+        return self.count - len(self.shown)
+
+
 class PartitionAudit:
     """Audits one partition. `said` has each endpoint's digest of it."""
 
@@ -75,8 +96,8 @@ class PartitionAudit:
         self._snapshots = SnapshotsReader(partition)
         self._replay = Replay(log, topic, partition, partitions)
         self._auditor = Auditor(partition, partitions)
-        self._broken: list[tuple[int, Broken]] = []
-        self._gaps: list[range] = []
+        self._broken: FirstFew[tuple[int, Broken]] = FirstFew()
+        self._gaps: FirstFew[range] = FirstFew()
         self._findings: list[Finding] = []
         self._end = 0
         self.cluster_identity = cluster_identity
@@ -139,8 +160,9 @@ class PartitionAudit:
             async for folded in entries:
                 applied = folded.applied
                 if missing := self._auditor.missing(applied.offset):
-                    self._gaps.append(missing)
-                self._broken += ((applied.offset, broken) for broken in self._auditor.take(applied))
+                    self._gaps.add(missing)
+                for broken in self._auditor.take(applied):
+                    self._broken.add((applied.offset, broken))
 
     async def _judge(self, claim: Claim) -> None:
         if claim.next_offset < self._replay.begin:
@@ -163,23 +185,23 @@ class PartitionAudit:
     def _cut(self) -> PartitionState:
         self._replay.table.check_invariants()
         state = self._replay.table.cut(self._partition)
-        self._broken += ((self._offset, broken) for broken in self._auditor.check(state))
+        for broken in self._auditor.check(state):
+            self._broken.add((self._offset, broken))
         return state
 
     def _judge_log(self) -> None:
         self._cut()
         if self._partition == 0:
             self.cluster_identity = self._replay.table.cluster_identity
-        for offset, broken in self._broken[:SHOWN_AT_MOST]:
+        for offset, broken in self._broken.shown:
             self._tell("log", self._offset, Outcome.DIFFERS, f"offset {offset}: {broken.detail} ({broken.invariant})")
-        if len(self._broken) > SHOWN_AT_MOST:
-            more = len(self._broken) - SHOWN_AT_MOST
+        if more := self._broken.more:
             self._tell("log", self._offset, Outcome.DIFFERS, f"{more} more violations: mend the first ones first")
-        if not self._broken:
+        if not self._broken.count:
             counts = ", ".join(f"{self._auditor.counts[name]} {name}" for name in ("accepted", "refused", "corrupt"))
             base = self._replay.snapshot
             begun = "from its beginning" if base is None else f"from snapshot {base.snapshot_id}"
-            gaps = f"; no entries at {_ranges(self._gaps)}" if self._gaps else ""
+            gaps = f"; no entries at {_ranges(self._gaps)}" if self._gaps.count else ""
             self._tell("log", self._offset, Outcome.AGREES, f"{begun}: {counts}{gaps}")
 
     # --- finding out where
@@ -224,6 +246,6 @@ class PartitionAudit:
         return self._cut()
 
 
-def _ranges(gaps: Sequence[range]) -> str:
-    shown = [str(gap[0]) if len(gap) == 1 else f"{gap[0]} to {gap[-1]}" for gap in gaps[:SHOWN_AT_MOST]]
-    return ", ".join([*shown, f"{len(gaps) - len(shown)} more places"] if len(gaps) > len(shown) else shown)
+def _ranges(gaps: FirstFew[range]) -> str:
+    shown = [str(gap[0]) if len(gap) == 1 else f"{gap[0]} to {gap[-1]}" for gap in gaps.shown]
+    return ", ".join([*shown, f"{gaps.more} more places"] if gaps.more else shown)

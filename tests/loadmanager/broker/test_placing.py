@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from loadmanager.broker.placing import Placing
+from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
@@ -18,6 +19,7 @@ from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
+from statechannel.ports import Connection
 from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
 
 
@@ -27,11 +29,13 @@ def placing(
     *brokers: BrokerId,
     policies: Policies = NO_POLICIES,
     settings: Settings | None = None,
+    membership: Membership | None = None,
 ) -> Placing:
     views = Views(world.log_client(process(world, "views")), Settings.model_construct(), world.wall_ms)
     placement = PLACEMENTS.make("least-loaded")
     chosen = settings or Settings.model_construct()
-    return Placing(A, hand.channel.table, membership_of(*brokers), views, placement, lambda: policies, lambda: chosen)
+    seen = membership or membership_of(*brokers)
+    return Placing(A, hand.channel.table, seen, views, placement, lambda: policies, lambda: chosen)
 
 
 @virtually
@@ -162,7 +166,22 @@ async def test_many_that_nobody_may_take_are_told_of(world: World):
             await hand.assign(bundle, A)
         one = placing(world, hand, A)
         assert one.place_many([hand.entry(bundle) for bundle in bundles], [None] * 3) == [None] * 3
-        assert one.last_refusal == "no broker is registered"
+        assert one.last_refusal == "no other broker is registered"
+
+
+@virtually
+async def test_brokers_that_may_take_nothing_are_told_apart_from_none(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        (bundle,) = await hand.create(1)
+        membership = membership_of(A, B, C, draining=(A, B))
+        membership.suspected = {C: "it does not answer"}
+        one = placing(world, hand, membership=membership)
+        told = "no broker takes bundles: 2 are draining, 1 is suspected to be down"
+        assert one.why_nowhere(hand.entry(bundle)) == told
+        membership.saw_members({}, Connection.CONNECTED, 0.0)
+        membership.suspected = {}
+        assert one.why_nowhere(hand.entry(bundle)) == "no broker is registered"
 
 
 @virtually

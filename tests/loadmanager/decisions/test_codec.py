@@ -90,6 +90,9 @@ def test_a_column_that_would_lose_a_value_is_refused():
         pack(np.array([0.5]), "i8")
     with pytest.raises(OverflowError, match="between 1 and 70000 does not fit"):
         pack(np.array([1, 70_000]), "i2")
+    for array, kind in ((np.array([2**63], np.uint64), "i8"), (np.array([2**53 + 1], np.int64), "f8")):
+        with pytest.raises(OverflowError, match="does not fit"):
+            pack(array, kind)
 
 
 def test_the_settings_of_then_are_read_without_the_environment(monkeypatch: pytest.MonkeyPatch):

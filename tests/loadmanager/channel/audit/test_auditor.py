@@ -9,6 +9,7 @@ from loadmanager.channel.audit.auditor import Auditor
 from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
 from loadmanager.channel.audit.digests import namespace_digests, partition_digests
 from loadmanager.channel.audit.invariants import Invariant
+from loadmanager.channel.audit.partition import SHOWN_AT_MOST, FirstFew
 from loadmanager.channel.history.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
@@ -156,3 +157,10 @@ def test_a_revision_reads_as_it_is_written(text: str) -> None:
 def test_what_is_no_revision_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no revision"):
         Revision.parse(text)
+
+
+def test_of_any_number_of_violations_only_the_first_are_kept():
+    found: FirstFew[int] = FirstFew()
+    for number in range(1_000):
+        found.add(number)
+    assert (found.shown, found.count, found.more) == (list(range(SHOWN_AT_MOST)), 1_000, 1_000 - SHOWN_AT_MOST)
