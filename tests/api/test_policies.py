@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+
+import pytest
 
 from tests.api.conftest import Broker, Cluster, Refused
 
@@ -43,6 +46,21 @@ async def test_a_document_has_versions_and_a_history(cluster: Cluster) -> None:
         (3, "somebody at 127.0.0.1", True),
     ]
     assert (await cluster.ask("GET", "/v1/policies"))[1]["policies"] == []
+
+
+async def test_policies_are_listed_beside_the_control_loop(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cluster.start()
+    documents, threads = cluster.brokers[0].node.policies.documents, set[int]()
+    newest = documents.newest
+
+    def counted() -> Any:
+        threads.add(threading.get_ident())
+        return newest()
+
+    monkeypatch.setattr(documents, "newest", counted)
+    assert (await cluster.ask("GET", "/v1/policies"))[0] == 200
+    assert threads
+    assert threading.get_ident() not in threads, "the node runs on the test's own loop"
 
 
 async def test_a_history_can_only_be_read(cluster: Cluster, refused: Refused) -> None:

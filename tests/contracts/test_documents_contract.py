@@ -117,6 +117,7 @@ async def test_history_and_the_past_outlive_all_processes(logs):
         first = await documents.put("a", 1, seen=None, author="ann", reason="one")
         await documents.put("b", 7, seen=None, author="ann", reason="")
         await documents.delete("a", seen=1, author="bob", reason="away with it")
+        assert [(v.name, v.version) for v in documents.newest()] == [("b", 1)]
         last = await documents.put("a", 3, seen=2, author="ann", reason="again")
     async with documents_on(await logs.open(), topic) as documents:
         assert documents.values() == {"a": 3, "b": 7}

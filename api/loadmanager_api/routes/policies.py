@@ -15,7 +15,7 @@ from loadmanager.model.policies.model import TYPES, Kind, Policy
 from loadmanager.model.policies.stored import named
 from loadmanager.settings.documents.model import Version
 from loadmanager_api.conditions import When
-from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
@@ -40,6 +40,7 @@ Document = Annotated[Policy, Depends(_document)]
 
 
 @router.get("")
+@on_http_loop
 async def list_policies(
     node: TheNode,
     paging: Paging,
@@ -54,18 +55,17 @@ async def list_policies(
 ) -> PoliciesShown:
     """List the policies in force by kind and name, and those that this broker cannot use. `since_ms`: changed since."""
     documents = node.policies.documents
-    names = {*documents.values(), *(each.name for each in documents.unreadable())}
+    revision = documents.revision  # before them: they may be newer, never older
     found = [
         version
-        for key in names
-        if key.partition("/")[0] in ([kind] if kind else KINDS)
-        and key.partition("/")[2].startswith(prefix or "")
-        and (version := documents.get(key)) is not None
+        for version in documents.newest()
+        if version.name.partition("/")[0] in ([kind] if kind else KINDS)
+        and version.name.partition("/")[2].startswith(prefix or "")
         and by in (None, version.author)
         and (since_ms is None or version.at_ms >= since_ms)
     ]
     page = paging.of(found, lambda version: version.name, limit, cursor, r"[a-z-]+/.+")
-    return PoliciesShown(revision=documents.revision, policies=[_shown(each) for each in page], next=paging.following)
+    return PoliciesShown(revision=revision, policies=[_shown(each) for each in page], next=paging.following)
 
 
 @router.get("/{kind}/{name:document}", responses=answers(404))

@@ -111,10 +111,10 @@ class DocumentFold(Generic[T]):
             name: last.value for name, versions in self._by_name.items() if (last := versions[-1]).value is not None
         }
 
-    def unreadable(self) -> Sequence[Version[T]]:
-        """The newest versions that this release cannot read, by name."""
-        newest = (versions[-1] for _, versions in sorted(self._by_name.items()))
-        return tuple(each for each in newest if not each.readable)
+    def newest(self) -> list[Version[T]]:
+        """The newest version of each document that exists, readable or not. Any thread: versions are only added."""
+        newest = (versions[-1] for versions in list(self._by_name.values()))
+        return [each for each in newest if each.value is not None or not each.readable]
 
     def history(self, name: str | None = None) -> Sequence[Version[T]]:
         """The accepted versions, oldest first."""

@@ -98,9 +98,9 @@ class Documents(Generic[T]):
         """The documents that exist now, by name."""
         return self._fold.values()
 
-    def unreadable(self) -> Sequence[Version[T]]:
-        """The newest versions that this release cannot read, by name; their previous versions are in force."""
-        return self._fold.unreadable()
+    def newest(self) -> Sequence[Version[T]]:
+        """The newest version of each document that exists, or that this release cannot read. Any thread."""
+        return self._fold.newest()
 
     def history(self, name: str | None = None) -> Sequence[Version[T]]:
         """Every accepted version, of one document or of all, oldest first."""
