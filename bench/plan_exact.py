@@ -150,6 +150,9 @@ def claims(model: ClusterModel, draft: Draft, state_of: Decision) -> tuple[tuple
             least[found.resource] = problem.least(_loads(model, draft, at), best)
         optimum = least[found.resource]
         if found.bound > optimum + 1e-5 * (1 + optimum):
+            at = draft.scale.resources.index(RESOURCES.index(found.resource))
+            optimum = least[found.resource] = problem.stricter().least(_loads(model, draft, at), best)
+        if found.bound > optimum + 1e-5 * (1 + optimum):
             too_much.append(name)
         if optimum > SLACK:
             tightness.append(found.bound / optimum)

@@ -6,6 +6,7 @@ Anti-affinity is left out: groups make the optimum larger only.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, cast
 
 import msgspec
@@ -18,6 +19,8 @@ from loadmanager.strategies.rebalancing.plan.scale import Scale
 
 URGENT_REST = 0.1
 SLACK = 1e-7
+VIOLATED = 1e-6
+"""By how much HiGHS may violate a row: with hundreds of placements, some are above a ceiling by less."""
 _LARGE = 1e4
 
 
@@ -69,6 +72,12 @@ class Problem:
         fixed = scale.usage - _by_home(np.where(settled[None, :, None], self.part, 0.0), self.home, n)
         self.ceiling = np.where(takes, np.maximum(scale.limit, fixed.max(axis=0, initial=0.0)), np.inf)
         self.takes = takes
+
+    def stricter(self) -> Problem:
+        """The same, but brokers stay below their ceilings by more than HiGHS lets a placement exceed them."""
+        other = copy(self)
+        other.ceiling = self.ceiling - VIOLATED
+        return other
 
     def state(self, places: np.ndarray) -> State:
         """How far a placement is from order."""
