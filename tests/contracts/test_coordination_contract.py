@@ -137,6 +137,15 @@ async def test_who_registers_again_and_again_is_seen_at_last_as_it_registered_la
         await until(reader, lambda reader=reader: reader.members.get(A) == Member(broker, b"29"))
 
 
+async def test_a_proof_beside_a_registration_does_not_bring_back_the_former_data(coordinations, client):
+    """Other brokers read a registration once, so what it says must not be an earlier one's for a moment."""
+    broker = await started(client, A, b"first")
+    for number in range(5):
+        await asyncio.gather(client.register(broker, b"%d" % number), client.prove(broker), client.prove(broker))
+        reader = await coordinations.open()
+        assert reader.members[A].data == b"%d" % number
+
+
 async def test_a_client_may_register_several_names(client, other, until):
     a, b = await started(client, A, b"a"), await started(client, B, b"b")
     await until(other, lambda: dict(other.members) == {A: Member(a, b"a"), B: Member(b, b"b")})

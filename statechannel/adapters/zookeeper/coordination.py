@@ -141,13 +141,13 @@ class ZooKeeperCoordination:
         """As `Coordination.register`; data of at most 256 KiB."""
         if len(data) > MAX_DATA_BYTES:
             raise CoordinationError(f"registered data of {len(data)} bytes exceeds {MAX_DATA_BYTES}: shorten it")
-        await self._replace(broker, data)
-        self._data[broker] = data
+        exists = broker in self._data
+        self._data[broker] = data  # first: a proof that is sent after this one must not write the former data again
+        await self._replace(broker, exists=exists)
 
     async def prove(self, broker: BrokerId) -> None:
         """As `Coordination.prove`."""
-        data = self._data.get(broker, b"")
-        live = self._nodes.live(broker.name)
+        live, data = self._nodes.live(broker.name), self._data.get(broker, b"")
         try:
             _, written = await self._session.commit(
                 self._checks.is_current(broker), put(live, encode_member(broker, data))
@@ -155,11 +155,11 @@ class ZooKeeperCoordination:
         except Refused as refused:
             if refused.index == 0:
                 raise fenced(broker) from None
-            await self._replace(broker, data)
+            await self._replace(broker)
             return
         ours = self._session.session_id
         if ours is not None and written.ephemeralOwner != ours:
-            await self._replace(broker, data)  # else the node would vanish with the older session that made it
+            await self._replace(broker)  # else the node would vanish with the older session that made it
 
     async def unregister(self, broker: BrokerId) -> None:
         """As `Coordination.unregister`."""
@@ -308,12 +308,11 @@ class ZooKeeperCoordination:
             if (number := results[-1].version) > above:
                 return number
 
-    async def _replace(self, broker: BrokerId, data: bytes) -> None:
-        """Replace the liveness node, whoever made it, by one of our session."""
+    async def _replace(self, broker: BrokerId, *, exists: bool = True) -> None:
+        """Replace the liveness node, whoever made it, by one of our session with the data registered last."""
         live = self._nodes.live(broker.name)
-        fresh = make(live, encode_member(broker, data), ephemeral=True)
-        exists = broker in self._data
         for _ in range(ATTEMPTS):
+            fresh = make(live, encode_member(broker, self._data.get(broker, b"")), ephemeral=True)
             try:
                 await self._session.commit(self._checks.is_current(broker), *((drop(live),) if exists else ()), fresh)
             except Refused as refused:
