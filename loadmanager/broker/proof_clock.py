@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping
 NOTICED_S = 0.05
 """A longer gain is a pause; a shorter one is within the margin for which a leader waits beyond `validity_s`."""
 
+DRIFT = 0.001
+"""Two clocks without any pause go apart by less than this part of the time; NTP slews a clock by 0.0005 at most.
+Shorter gains that come faster add up to a pause."""
+
 HELD_UP_S = 0.005
 """Two clocks that were read further apart in time cannot be compared."""
 
@@ -23,7 +27,8 @@ class ProofClock:
     def __init__(self, boot_s: Callable[[], float], outside: Mapping[str, Callable[[], float]]) -> None:
         self._boot_s = boot_s
         self._outside = outside
-        self._ahead_s: dict[str, float] = {}
+        self._level_s: dict[str, tuple[float, float]] = {}
+        """By how much each outside clock is ahead without a pause, and the boot time at which that was so."""
         self.missed_s = 0.0
         """Total seconds of pauses that the boot clock did not show. Only grows."""
         self.look()
@@ -39,22 +44,26 @@ class ProofClock:
 
     def look(self) -> str | None:
         """Compare the clocks; a text if a pause was found, else None. Call it every few milliseconds."""
-        found = {name: self._gained_s(name, read) for name, read in self._outside.items()}
-        name = max(found, key=found.__getitem__, default="")
-        if found.get(name, 0.0) <= NOTICED_S:
+        read = {name: found for name, clock in self._outside.items() if (found := self._read(clock)) is not None}
+        gained_s = {name: self._gained_s(name, *found) for name, found in read.items()}
+        name = max(gained_s, key=gained_s.__getitem__, default="")
+        if gained_s.get(name, 0.0) <= NOTICED_S:
             return None
-        self.missed_s += found[name]
-        return f"{name} went {found[name]:.2f} s ahead: it was set, or this machine was paused unnoticed"
+        self._level_s |= read
+        self.missed_s += gained_s[name]
+        return f"{name} went {gained_s[name]:.2f} s ahead: it was set, or this machine was paused unnoticed"
 
-    def _gained_s(self, name: str, read: Callable[[], float]) -> float:
-        """By how much an outside clock gained on the boot clock since the last look."""
+    def _read(self, clock: Callable[[], float]) -> tuple[float, float] | None:
+        """By how much an outside clock is ahead of the boot clock, and the boot time; None if it cannot be compared."""
         try:
-            before_s, outside_s, after_s = self._boot_s(), read(), self._boot_s()
+            before_s, outside_s, after_s = self._boot_s(), clock(), self._boot_s()
         except OSError:  # the device is gone; it may come back
-            return 0.0
-        if after_s - before_s > HELD_UP_S:
-            return 0.0  # the next look compares again
-        ahead_s = outside_s - after_s
-        gained_s = ahead_s - self._ahead_s.get(name, ahead_s)
-        self._ahead_s[name] = ahead_s
-        return gained_s
+            return None
+        return None if after_s - before_s > HELD_UP_S else (outside_s - after_s, after_s)
+
+    def _gained_s(self, name: str, ahead_s: float, boot_s: float) -> float:
+        """By how much an outside clock is further ahead than it was, apart from drift."""
+        level_s, since_s = self._level_s.get(name, (ahead_s, boot_s))
+        level_s = min(ahead_s, level_s + DRIFT * (boot_s - since_s))
+        self._level_s[name] = level_s, boot_s
+        return ahead_s - level_s
