@@ -205,9 +205,9 @@ def test_who_is_condemned(
 
 def test_of_brokers_that_suspect_each_other_none_is_suspected():
     everybody = [A, B, C, D]
-    storm = [(one, other) for one in everybody for other in everybody if one != other]
+    mutual = [(one, other) for one in everybody for other in everybody if one != other]
     assert suspected_by([(A, B), (B, A)], peers(A, B)) == {}
-    assert suspected_by(storm, peers(*everybody)) == {}
+    assert suspected_by(mutual, peers(*everybody)) == {}
 
 
 def test_a_broker_that_suspected_a_dead_one_and_died_too_is_suspected():

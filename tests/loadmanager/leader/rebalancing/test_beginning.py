@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from loadmanager.cluster.fitness import Fitness
 from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
@@ -27,6 +28,7 @@ class Cluster:
         self.table: dict[Bundle, Ownership] = {}
         self.policy = Policies()
         self.takes = {A, B, C}
+        self.fitness = Fitness(lambda: 0.0)
         self.answers: dict[Bundle, Verdict] = {}
         self.log: list[str] = []
         self.meanwhile: Any = None
