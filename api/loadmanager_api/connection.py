@@ -24,6 +24,7 @@ from loadmanager_api.access.principal import CERTIFIED, Principal
 from loadmanager_api.access.tls import certified
 from loadmanager_api.errors import Problem, problem
 from loadmanager_api.http_counts import HttpCounts
+from statechannel.runtime.forking import close_in_children, forget
 
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
@@ -115,6 +116,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._descriptor: int = transport.get_extra_info("socket").fileno()
+        close_in_children(self._descriptor)
         self.certified = certified(transport)
         self.flow = _Flow(transport, self._read_on)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
@@ -122,6 +125,7 @@ class Connection(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        forget(self._descriptor)
         super().connection_lost(exc)
         self._lost(self)
 

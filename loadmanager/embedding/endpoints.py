@@ -26,6 +26,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.embedding.loops import loop_factory
 from loadmanager.errors import needs_extra
 from loadmanager.settings import MAX_PORT
+from statechannel.runtime.forking import close_in_children
 
 GROUP, OURS = "loadmanager.endpoints", "loadmanager_api."
 CLOSED_WITHIN_S = 8.0
@@ -147,9 +148,11 @@ def listen(address: str) -> socket.socket:
     host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listening = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {_why(error)}") from None
+    close_in_children(listening.fileno())
+    return listening
 
 
 def _why(error: OSError) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps
 from loadmanager.fencing.sql import SqlStore, run
+from statechannel.runtime.forking import close_in_children, forget
 
 BUSY_TIMEOUT_S = 5.0
 _RETRY_S = 0.001
@@ -56,10 +57,12 @@ class SqliteStore(SqlStore[sqlite3.Cursor]):
     def _turn(self) -> Generator[None]:
         """Makes waiting quick and fair; SQLite's own lock keeps writers apart."""
         turn = os.open(f"{self._path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        close_in_children(turn)
         try:
             fcntl.flock(turn, fcntl.LOCK_EX)
             yield
         finally:
+            forget(turn)
             os.close(turn)
 
     @contextmanager

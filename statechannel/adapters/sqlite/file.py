@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from statechannel.runtime.forking import close_in_children, forget
+
 _log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4C4D5343  # "LMSC"
@@ -183,6 +185,7 @@ class SqliteFile:
         with contextlib.suppress(OSError):
             if self._turn_fd < 0:
                 self._turn_fd = os.open(f"{self.path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                close_in_children(self._turn_fd)
             fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
 
     def _end_turn(self) -> None:
@@ -198,6 +201,7 @@ class SqliteFile:
         with contextlib.suppress(sqlite3.Error):
             self.db.close()
         if self._turn_fd >= 0:
+            forget(self._turn_fd)
             os.close(self._turn_fd)
             self._turn_fd = -1
 
