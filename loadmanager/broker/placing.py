@@ -166,12 +166,13 @@ class Placing:
         peers = self._eligible()
         loads = self._views.brokers.several([peer.broker.name for peer in peers])
         permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
-        return self._drawn_of(entry, permitting)
+        return self._drawn_of(entry, permitting, self._drawn_bundles())
 
-    def _drawn_of(self, entry: Ownership, permitting: Permitting) -> tuple[BrokerId, int] | None:
-        """Draw a broker for a bundle with which brokers were lost, apart from other such bundles if possible."""
+    def _drawn_of(
+        self, entry: Ownership, permitting: Permitting, others: Collection[Bundle]
+    ) -> tuple[BrokerId, int] | None:
+        """Draw a broker for a bundle with which brokers were lost, apart from the others of this kind if possible."""
         open_to = [each for each in permitting.of(entry.bundle).candidates if not each.draining and has_room(each)]
-        others = self._drawn_bundles()
         if len(others) <= _KEPT_APART:
             holders = {held.holder for each in others if each != entry.bundle and (held := self._table.get(each))}
             open_to = [each for each in open_to if each.broker not in holders] or open_to
@@ -220,6 +221,7 @@ class Placing:
         batches = self._batches_of([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
         tried = set[BrokerId]()
+        others: Collection[Bundle] | None = None
         if len(self._drawn_from) > ROWS_KEPT:
             self._drawn_from.clear()
         nowhere: Ownership | None = None
@@ -227,7 +229,8 @@ class Placing:
             declined = declined_by(entry) or _cancelled_by(entry)
             self._drawn_from.pop(entry.bundle, None)
             if self._is_drawn(entry.bundle):
-                owner, candidates = self._drawn_of(entry, self._permitting) or (None, 0)
+                others = self._drawn_bundles() if others is None else others
+                owner, candidates = self._drawn_of(entry, self._permitting, others) or (None, 0)
                 self._drawn_from[entry.bundle] = entry.revision, candidates
             else:
                 owner = self._chosen(entry, known, declined, preferred)

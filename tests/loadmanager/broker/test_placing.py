@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from loadmanager.broker.placing import Placing
+from loadmanager.cluster.fitness import DECLINED, SEVERAL, Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.model.load.model import BrokerLoadData
@@ -15,10 +17,11 @@ from loadmanager.settings import Settings
 from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.model import Roster
 from loadmanager.strategies.placement.registry import PLACEMENTS
+from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
-from statechannel.law.verdict import Change
+from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.ports import Connection
 from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
 
@@ -30,12 +33,13 @@ def placing(
     policies: Policies = NO_POLICIES,
     settings: Settings | None = None,
     membership: Membership | None = None,
+    **more: Any,
 ) -> Placing:
     views = Views(world.log_client(process(world, "views")), Settings.model_construct(), world.wall_ms)
     placement = PLACEMENTS.make("least-loaded")
     chosen = settings or Settings.model_construct()
     seen = membership or membership_of(*brokers)
-    return Placing(A, hand.channel.table, seen, views, placement, lambda: policies, lambda: chosen)
+    return Placing(A, hand.channel.table, seen, views, placement, lambda: policies, lambda: chosen, **more)
 
 
 @virtually
@@ -288,3 +292,71 @@ async def test_usage_of_a_broker_uses_policy_capacity_and_weights(world: World):
         world.crash("views")
         weighted = placing(world, hand, A, settings=Settings.model_construct(weight_cpu=0.0))
         assert weighted._measure()(load) == pytest.approx(0.3)
+
+
+@virtually
+async def test_bundles_that_brokers_were_lost_with_are_drawn_and_the_record_says_from_how_many(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(300)
+        entries = [hand.entry(bundle) for bundle in bundles]
+        lost_with = set(bundles)
+        drawing = placing(world, hand, A, B, C, is_drawn=lost_with.__contains__, drawn_bundles=lambda: bundles)
+        got = Counter(drawing.place_all(entries))
+        assert set(got) == {A, B, C}
+        assert got != Counter({A: 100, B: 100, C: 100}), "at random, not in turn"
+        assert min(got.values()) >= 70
+        assert {drawing.cause(entry) for entry in entries} == {"drawn:3"}
+        lost_with.clear()
+        assert None not in drawing.place_all(entries)
+        assert {drawing.cause(entry) for entry in entries} == {""}
+
+
+@virtually
+async def test_drawn_bundles_are_kept_apart(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        one, *others = await hand.create(20)
+        await hand.assign(one, B)
+        drawing = placing(world, hand, A, B, C, is_drawn=lambda _: True, drawn_bundles=lambda: [one])
+        entries = [hand.entry(bundle) for bundle in others]
+        assert set(drawing.place_all(entries)) == {A, C}
+        assert drawing.cause(entries[0]) == "drawn:2"
+
+
+def unfit(*brokers: BrokerId, after_s: float = 0.0) -> Fitness:
+    """Each has failed with bundles of its own; some time later."""
+    now_s = [0.0]
+    fitness = Fitness(lambda: now_s[0])
+    for number, broker in enumerate(brokers):
+        for bundle in tile("x/y", even_boundaries(64))[number * SEVERAL : (number + 1) * SEVERAL]:
+            entry = Ownership(bundle, State.ASSIGNING, broker, None, 1, 1, Action.OWN, broker)
+            record = Record("r", Action.RELEASE, broker, Role.BROKER, reason=DECLINED)
+            fitness.observe(Change(0, 2, record, (Transition(entry, entry),)))
+    assert fitness.closed() == set(brokers)
+    now_s[0] = after_s
+    return fitness
+
+
+@pytest.mark.parametrize(("sick", "given"), [((B,), {A, C}), ((A, B, C), {A, B, C})])
+def test_an_unfit_broker_gets_nothing_unless_all_are(sick: tuple[BrokerId, ...], given: set[BrokerId]):
+    @virtually
+    async def story(world: World):
+        async with replica(world) as channel:
+            hand = Hand(channel)
+            entries = [hand.entry(bundle) for bundle in await hand.create(30)]
+            assert set(placing(world, hand, A, B, C, fitness=unfit(*sick)).place_all(entries)) == given
+
+    story()
+
+
+@virtually
+async def test_one_bundle_of_a_burst_is_the_trial_of_an_unfit_broker(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        entries = [hand.entry(bundle) for bundle in await hand.create(30)]
+        fitness = unfit(B, after_s=1_000.0)
+        assert fitness.closed() == frozenset()
+        got = Counter(placing(world, hand, A, B, C, fitness=fitness).place_all(entries))
+        assert got[B] == 1
+        assert fitness.closed() == {B}
