@@ -138,7 +138,7 @@ _TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 _ISOLATION_POLICY = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}"
 ELSEWHERE = {
     *(f"{_PLAN}{action} 409" for action in ("approve", "cancel", "reject", "run", "undo", "verify", "withdraw")),
-    *(f"{method} {_TOPIC}{more} 412" for method in ("PUT", "DELETE") for more in ("", "/partitions")),
+    *(f"PUT {_TOPIC}{more} 412" for more in ("", "/partitions")),
     f"GET {_TOPIC}/partitions 412",
     *(f"{method} {_ISOLATION_POLICY} 409" for method in ("GET", "DELETE")),
     "GET /admin/v2/clusters/{cluster}/failureDomains/{domain} 409",
