@@ -72,7 +72,7 @@ def _recover(brokers: list[BrokerId]) -> None:
     other = _placing(table, living)
     begin_s = time.perf_counter()
     for entry in held[0][:SINGLY]:
-        assert other.place_preferring(entry, None) is not None
+        assert other.place_many([entry], [None])[0] is not None
     each_ms = (time.perf_counter() - begin_s) / SINGLY * 1e3
     emit("recover", f"the same one by one, a bundle, {len(living)} living brokers", each_ms, "ms")
 

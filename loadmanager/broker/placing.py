@@ -52,7 +52,7 @@ _KEPT_APART = 50
 
 
 class Placing:
-    """One broker's placement decisions. `last_refusal` says why the last refused bundle found no place."""
+    """One broker's placement decisions."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Placing:
         self._is_drawn = is_drawn
         self._drawn_bundles = drawn_bundles
         self._fitness = fitness or Fitness(lambda: 0.0)
-        self._open: tuple[list[Peer], frozenset[BrokerId], list[Peer]] = [], frozenset(), []
+        self._open: tuple[Sequence[Peer], frozenset[BrokerId], Sequence[Peer]] = [], frozenset(), []
         self._drawn_from: dict[Bundle, tuple[int, int]] = {}
         """The number of candidates of each bundle that was drawn, with the revision of its entry."""
         self._claims = (NO_POLICIES, Claims(NO_POLICIES.bundles))
         self._permitting = Permitting(NO_POLICIES, (), (), settings(), lambda _: {})
-        self._peers: list[Peer] = []
+        self._peers: Sequence[Peer] = []
         self._basis: tuple[object, ...] = ()
         self._seen: list[object] = []
         self._roster = Roster()
@@ -92,32 +92,22 @@ class Placing:
         self._fullness = _fullness(*self._measured_by)
         self._placed_since, self._cost = 0, 0
         self._batches: dict[int, tuple[Permitted, Batch]] = {}
-        self.last_refusal = ""
-
-    def place(self, entry: Ownership) -> BrokerId | None:
-        """The owner for an unassigned bundle."""
-        return self.place_all([entry])[0]
 
     def place_all(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
-        """As `place` for each bundle in order, but fast."""
+        """The owners of unassigned bundles, in their order; None for one that no broker may take."""
         self._look(self._eligible())
         return self._place_some([(entry, None) for entry in entries])
 
-    def place_elsewhere(self, entry: Ownership) -> BrokerId | None:
-        """The new owner of a bundle that must leave this broker."""
-        return self.place_all_elsewhere([entry])[0]
-
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
-        """As `place_elsewhere` for each bundle in order, but fast."""
+        """The new owners of bundles that must leave this broker, in their order."""
         self.look_elsewhere()
         return self._place_some([(entry, None) for entry in entries])
 
-    def place_preferring(self, entry: Ownership, name: str | None) -> BrokerId | None:
-        """As `place`, but prefers the broker of that name if it is among the least loaded; never the present holder."""
-        return self._choose(entry, self._others(entry.holder), name)
-
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
-        """As `place_preferring` for each bundle in order, but fast: for the orphans of a dead broker."""
+        """The new owners of orphans, in their order, never the present holder.
+
+        `names`: brokers to prefer, each if it is among the least loaded.
+        """
         owners: list[BrokerId | None] = []
         for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: self._living(pair[0].holder)):
             self._look(self._others(holder))
@@ -132,17 +122,16 @@ class Placing:
         """As `look`, for all brokers but this one."""
         return self._look([peer for peer in self._eligible() if peer.broker.name != self._me.name])
 
-    def _eligible(self) -> list[Peer]:
+    def _eligible(self) -> Sequence[Peer]:
         """Brokers that may be given bundles, without unfit ones unless all are; the same list until that changes."""
         eligible, closed = self._membership.eligible(), self._fitness.closed()
         if not closed:
             return eligible
         if self._open[0] is not eligible or self._open[1] is not closed:
-            fit = [peer for peer in eligible if peer.broker not in closed]
-            self._open = eligible, closed, fit or eligible
+            self._open = eligible, closed, self._fitness.open_of(eligible)
         return self._open[2]
 
-    def _others(self, holder: BrokerId | None) -> list[Peer]:
+    def _others(self, holder: BrokerId | None) -> Sequence[Peer]:
         """The brokers that may get a bundle of this holder."""
         eligible, living = self._eligible(), self._living(holder)
         return eligible if living is None else [peer for peer in eligible if peer.broker != living]
@@ -184,7 +173,12 @@ class Placing:
     def why_nowhere(self, entry: Ownership) -> str:
         """Why an unassigned bundle can have no owner at present; empty if it can."""
         self._look(self._eligible())
-        return self._why_nowhere(entry)
+        permitted = self._permitting.of(entry.bundle)
+        outcome = self._placement.choose(entry.bundle, permitted.candidates, Given(self._pending))
+        if not isinstance(outcome, NoPlace):
+            return ""
+        # a placement that gets no candidates does not know the brokers that are none
+        return permitted.explain(outcome.reason if self._permitting.candidates else self._membership.why_none())
 
     def forbids(self, bundle: Bundle, broker: BrokerId) -> str:
         """The hard rule that keeps the bundle off a live broker; empty if none does."""
@@ -204,27 +198,14 @@ class Placing:
             self._claims = (policies, Claims(policies.bundles))
         return self._claims[1]
 
-    def _choose(self, entry: Ownership, peers: list[Peer], preferred: str | None) -> BrokerId | None:
-        self._look(peers)
-        declined = declined_by(entry) or _cancelled_by(entry)
-        permitted = self._permitting.of(entry.bundle)
-        given = Given(self._pending, declined, preferred)
-        outcome = self._placement.choose(entry.bundle, permitted.candidates, given)
-        if isinstance(outcome, NoPlace):
-            self.last_refusal = self._explained(permitted, outcome)
-            return None
-        self._give(entry, outcome.broker)
-        return outcome.broker
-
     def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[BrokerId | None]:
         """The owner of each bundle; each comes with the name of a preferred broker."""
         batches = self._batches_of([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
-        tried = set[BrokerId]()
+        tried: BrokerId | None = None
         others: Collection[Bundle] | None = None
         if len(self._drawn_from) > ROWS_KEPT:
             self._drawn_from.clear()
-        nowhere: Ownership | None = None
         for (entry, preferred), known in zip(asked, batches, strict=True):
             declined = declined_by(entry) or _cancelled_by(entry)
             self._drawn_from.pop(entry.bundle, None)
@@ -234,17 +215,13 @@ class Placing:
                 self._drawn_from[entry.bundle] = entry.revision, candidates
             else:
                 owner = self._chosen(entry, known, declined, preferred)
-                if owner in tried:  # one bundle is its trial
+                if owner is not None and owner == tried:  # one bundle is its trial
                     owner = self._chosen(entry, known, owner, preferred)
                 elif owner is not None and self._fitness.begins_trial(owner):
-                    tried.add(owner)
+                    tried = owner
             owners.append(owner)
             if owner is not None:
                 self._give(entry, owner)
-            elif nowhere is None:
-                nowhere = entry
-        if nowhere is not None:
-            self.last_refusal = self._why_nowhere(nowhere) or self.last_refusal
         return owners
 
     def _chosen(
@@ -252,21 +229,9 @@ class Placing:
     ) -> BrokerId | None:
         if known is not None:
             return known.choose(entry.bundle, declined, preferred)
-        return self._alone(entry, Given(self._pending, declined, preferred))
-
-    def _alone(self, entry: Ownership, given: Given) -> BrokerId | None:
         candidates_now = self._permitting.of(entry.bundle).candidates
-        outcome = self._placement.choose(entry.bundle, candidates_now, given)
+        outcome = self._placement.choose(entry.bundle, candidates_now, Given(self._pending, declined, preferred))
         return None if isinstance(outcome, NoPlace) else outcome.broker
-
-    def _why_nowhere(self, entry: Ownership) -> str:
-        permitted = self._permitting.of(entry.bundle)
-        outcome = self._placement.choose(entry.bundle, permitted.candidates, Given(self._pending))
-        return self._explained(permitted, outcome) if isinstance(outcome, NoPlace) else ""
-
-    def _explained(self, permitted: Permitted, outcome: NoPlace) -> str:
-        """Why there is no place: a placement that gets no candidates does not know the brokers that are none."""
-        return permitted.explain(outcome.reason if self._permitting.candidates else self._membership.why_none())
 
     def _batches_of(self, entries: Sequence[Ownership]) -> list[Batch | None]:
         """The batch of each bundle that shares its candidates with others; each batch is told its bundles beforehand.
@@ -310,7 +275,7 @@ class Placing:
         for _, batch in self._batches.values():
             batch.gave(broker, change)
 
-    def _look(self, peers: list[Peer]) -> bool:
+    def _look(self, peers: Sequence[Peer]) -> bool:
         """Refresh the candidates, once for all bundles that are placed together.
 
         Returns whether that took long enough to end the turn of the loop.
@@ -350,7 +315,7 @@ class Placing:
 
     def _permitting_of(
         self,
-        peers: list[Peer],
+        peers: Sequence[Peer],
         loads: Sequence[BrokerLoadData | None],
         policies: Policies,
         claims: Claims | None = None,

@@ -9,10 +9,11 @@ has, and gets no bundles but one for a trial, after a back-off that doubles. A b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from loadmanager.model.registration import Peer
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Role
 from statechannel.law.transitions import State
@@ -34,11 +35,15 @@ BROKERS_KEPT = 1_000
 
 
 class Failing(msgspec.Struct):
-    """A broker that failed with these bundles since it last acquired one; once unfit it is closed until `closed_s`."""
+    """A broker that failed with these bundles since it last acquired one; once unfit it is closed until `closed_s`.
+
+    It has rested `rests` times. `on_trial`: this broker gave it a bundle that has no outcome yet.
+    """
 
     bundles: dict[Bundle, str]
     closed_s: float = 0.0
     rests: int = 0
+    on_trial: bool = False
 
     @property
     def is_unfit(self) -> bool:
@@ -62,30 +67,26 @@ class Fitness:
         """Take the next accepted record."""
         record = change.record
         if record.role is Role.BROKER:
-            if record.action is Action.RETURN:
+            if record.action is Action.RETURN and (self._failing or self._failed_at):
                 self._acquired(record.actor, change)
             elif record.reason in (DECLINED, UNPREPARED):
-                self._failed(record.actor, change, record.reason)
+                for transition in change.transitions:
+                    self._fail(record.actor, transition.bundle, record.reason)
         elif record.action is Action.REVOKE and record.reason.startswith(STUCK_ACQUIRING):
             for transition in change.transitions:
                 if transition.before is not None and transition.before.holder is not None:
                     self._fail(transition.before.holder, transition.bundle, record.reason)
 
     def _acquired(self, broker: BrokerId, change: Change) -> None:
-        if not self._failing and not self._failed_at:
-            return
         for transition in change.transitions:
             self._failed_at.pop(transition.bundle, None)
         if self._failing.pop(broker, None) is not None:
             self._changed()
 
-    def _failed(self, broker: BrokerId, change: Change, reason: str) -> None:
-        for transition in change.transitions:
-            self._fail(broker, transition.bundle, reason)
-
     def _fail(self, broker: BrokerId, bundle: Bundle, reason: str) -> None:
         at = self._failed_at.setdefault(bundle, set())
-        at.add(broker)
+        if len(at) < 2:
+            at.add(broker)
         if len(self._failed_at) > BUNDLES_KEPT:
             self._failed_at.popitem(last=False)
         failing = self._failing.setdefault(broker, Failing({}))
@@ -94,36 +95,52 @@ class Fitness:
         if len(at) > 1:  # it may be the bundle
             for each in at & self._failing.keys():
                 self._failing[each].bundles.pop(bundle, None)
-        elif failing.is_unfit or len(failing.bundles) < SEVERAL:
+        else:
+            failing.bundles.pop(bundle, None)
             failing.bundles[bundle] = reason
             while len(failing.bundles) > SEVERAL:
                 del failing.bundles[next(iter(failing.bundles))]
-        if failing.is_unfit:
-            failing.closed_s = self._clock_s() + min(FIRST_REST_S * 2**failing.rests, LAST_REST_S)
+        now_s = self._clock_s()
+        if failing.is_unfit and (failing.on_trial or failing.closed_s <= now_s):  # else it was given before it closed
+            failing.closed_s = now_s + min(FIRST_REST_S * 2**failing.rests, LAST_REST_S)
             failing.rests = min(failing.rests + 1, 10)
+        failing.on_trial = False
         self._changed()
 
     def _changed(self) -> None:
-        self._closed = float("-inf"), frozenset()
+        self._closed = float("-inf"), self._closed[1]
 
     # --- asking
 
     def closed(self) -> frozenset[BrokerId]:
-        """Brokers that may get no bundles now; the same object until that changes."""
+        """The unfit brokers but one that is due for a trial; the same object until that changes."""
         until_s, closed = self._closed
         if until_s <= (now_s := self._clock_s()):
-            unfit = {broker: each for broker, each in self._failing.items() if each.is_unfit and each.closed_s > now_s}
-            until_s = min((each.closed_s for each in unfit.values()), default=float("inf"))
-            closed = frozenset(unfit) if unfit.keys() != closed else closed
+            unfit = {broker: each.closed_s for broker, each in self._failing.items() if each.is_unfit}
+            due = next((broker for broker, closed_s in unfit.items() if closed_s <= now_s), None)
+            until_s = min((closed_s for closed_s in unfit.values() if closed_s > now_s), default=float("inf"))
+            found = frozenset(unfit) - {due}
+            closed = closed if found == closed else found
             self._closed = until_s, closed
         return closed
+
+    def open_of(self, peers: Sequence[Peer]) -> Sequence[Peer]:
+        """Those of the brokers that may get bundles now; if all are unfit, none is treated so."""
+        closed = self.closed()
+        open_to = [peer for peer in peers if peer.broker not in closed]
+        return open_to if any(not self.is_unfit(peer.broker) for peer in open_to) else peers
+
+    def is_unfit(self, broker: BrokerId) -> bool:
+        """Returns True if the broker gets no bundles but for a trial."""
+        failing = self._failing.get(broker)
+        return failing is not None and failing.is_unfit
 
     def begins_trial(self, broker: BrokerId) -> bool:
         """Returns True if a bundle that goes to this broker now is its trial: no other one may go there meanwhile."""
         failing = self._failing.get(broker)
-        if failing is None or not failing.is_unfit or failing.closed_s > self._clock_s():
+        if failing is None or not failing.is_unfit or broker in self.closed():
             return False
-        failing.closed_s = self._clock_s() + TRIAL_S
+        failing.closed_s, failing.on_trial = self._clock_s() + TRIAL_S, True
         self._changed()
         return True
 

@@ -76,8 +76,7 @@ class Deciding:
         loop also writes the proofs of ownership.
         """
         taking_part = [peer for peer in self.membership.peers.values() if self.takes_part(peer)]
-        closed = self.fitness.closed()
-        peers = tuple(peer for peer in taking_part if peer.broker not in closed) or tuple(taking_part)
+        peers = tuple(self.fitness.open_of(taking_part))
         observed = Observed(
             peers=peers,
             loads=_of(peers, self._views.brokers),

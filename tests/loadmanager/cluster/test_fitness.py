@@ -111,6 +111,24 @@ def test_it_rests_twice_as_long_after_each_failed_trial():
     assert rests[-1] == LAST_REST_S
 
 
+def test_a_burst_that_fails_is_one_failure():
+    watched = Watched()
+    watched.declines(A, *BUNDLES)
+    watched.clock.now_s += FIRST_REST_S
+    assert watched.closed() == frozenset(), "it does not rest longer for what it had been given before"
+
+
+def test_of_several_unfit_brokers_one_at_a_time_has_a_trial():
+    watched = Watched()
+    for number, broker in enumerate((A, B, C)):
+        watched.declines(broker, *BUNDLES[SEVERAL * number : SEVERAL * (number + 1)])
+    watched.clock.now_s += FIRST_REST_S
+    assert watched.closed() == {B, C}
+    assert not watched.begins_trial(B)
+    assert watched.begins_trial(A)
+    assert watched.closed() == {A, C}
+
+
 def test_one_bundle_at_a_time_is_its_trial():
     watched = unfit()
     assert not watched.begins_trial(A), "it rests"
