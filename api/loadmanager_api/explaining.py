@@ -50,9 +50,11 @@ class LiveView:
         return self._policies.documents.values()
 
     def evidence(self, bundle: Bundle) -> tuple[str, ...]:
-        """Evidence that a bundle is the cause of lost brokers; empty if none was lost with it lately."""
+        """Evidence that a bundle is the cause of lost brokers; empty unless two or more were."""
+        if not self._quarantine.is_drawn(bundle):
+            return ()
         found = self._quarantine.evidence(bundle)
-        return (str(found), *map(str, found.deaths)) if found.deaths else ()
+        return (str(found), *map(str, found.deaths))
 
 
 def explainer_of(request: Request) -> Explainer:

@@ -15,6 +15,9 @@ from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
 from statechannel.ports import Connection, Member
 
+SUSPECTED_KEPT = 1_000
+"""Names of which is remembered which process was suspected last."""
+
 
 class Membership:
     """The last known state of the cluster's members."""
@@ -99,6 +102,8 @@ class Membership:
             peer = self.peer(broker)
             if peer is not None and peer.registration.started_ms:  # 0: not known
                 self._once_suspected[broker.name] = broker, peer.registration.started_ms
+                if len(self._once_suspected) > SUSPECTED_KEPT:
+                    del self._once_suspected[next(iter(self._once_suspected))]
         self._suspected = suspected
 
     def proven(self) -> set[BrokerId]:

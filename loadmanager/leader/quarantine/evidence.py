@@ -109,8 +109,9 @@ class Evidence(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"{len(self.deaths)} brokers were lost one after the other, each soon after it got the bundle, and no "
-            f"other: {', '.join(str(death.broker) for death in self.deaths)}; odds {self.odds:.2g} : 1 that the bundle "
-            f"is the cause, it is locked above {LOCKED_ABOVE:,.0f} : 1"
+            f"other, the last one {self.deaths[-1]}; odds {self.odds:.2g} : 1 that the bundle is the cause, it is "
+            f"locked above {LOCKED_ABOVE:,.0f} : 1; before that one "
+            f"{', '.join(str(death.broker) for death in self.deaths[:-1])}"
         )
 
 
@@ -127,7 +128,7 @@ class Quarantine:
         self._lost: OrderedDict[BrokerId, End] = OrderedDict()
         self._rows: dict[Bundle, Evidence] = {}
         self._last: OrderedDict[Bundle, Death] = OrderedDict()
-        self._pardons: dict[Bundle, int] = {}
+        self._pardons: OrderedDict[Bundle, int] = OrderedDict()
 
     # --- feeding
 
@@ -190,6 +191,7 @@ class Quarantine:
             if (each := acquired.get(bundle)) is not None
             and at_ms - each.at_ms <= window_s * 1000
             and (bundle in left or self._holds(bundle, broker))
+            and not self._is_pardoned(bundle, at_ms)
         ]
         among = sum(each.bundle in self._rows for each in given)
         rows = dict[Bundle, Evidence]()
@@ -206,6 +208,8 @@ class Quarantine:
 
     def tell(self, broker: BrokerId, word: str) -> None:
         """A leader found out what became of a lost broker: the text of an `End`."""
+        if broker not in self._lost:
+            return
         if word in ("gone", End.CRASHED):  # `gone` is what earlier releases wrote
             self._lost[broker] = End.CRASHED
         elif word == End.LIVES:
@@ -215,8 +219,19 @@ class Quarantine:
                 del self._rows[bundle]
 
     def pardon(self, bundle: Bundle, at_ms: int) -> None:
-        """A lock on this range has ended: losses up to this time no longer count, even if they are read later."""
-        self._pardons[bundle] = max(at_ms, self._pardons.get(bundle, at_ms))
+        """A lock on this range has ended: earlier losses no longer count.
+
+        Those that were read already do not, whatever the clocks say. A replay may read them later; then those up to
+        `at_ms` do not.
+        """
+        for each in [each for each in self._rows if intersects(each, bundle)]:
+            del self._rows[each]
+        self._pardons[bundle] = at_ms
+        if len(self._pardons) > ROWS_KEPT:
+            self._pardons.popitem(last=False)
+
+    def _is_pardoned(self, bundle: Bundle, at_ms: int) -> bool:
+        return any(at_ms <= until_ms and intersects(each, bundle) for each, until_ms in self._pardons.items())
 
     # --- asking
 
@@ -224,28 +239,18 @@ class Quarantine:
         """What became of a lost broker; None if it was not lost."""
         return self._lost.get(broker)
 
-    def is_lost(self, broker: BrokerId) -> bool:
-        """Returns True if records say that this incarnation was lost."""
-        return broker in self._lost
-
     def evidence(self, bundle: Bundle) -> Evidence:
         """The evidence against a bundle; empty if there is none."""
-        row = self._rows.get(bundle)
-        if row is None:
-            return Evidence(bundle)
-        pardoned_ms = max((ms for each, ms in self._pardons.items() if intersects(each, bundle)), default=-1)
-        if row.deaths[0].at_ms > pardoned_ms:
-            return row
-        return Evidence(bundle, tuple(death for death in row.deaths if death.at_ms > pardoned_ms))
+        return self._rows.get(bundle) or Evidence(bundle)
 
     def rows(self) -> Iterator[Evidence]:
         """The evidence against each bundle with which `DRAWN_FROM` or more brokers in a row were lost."""
-        found = (self.evidence(bundle) for bundle in tuple(self._rows))
-        return (each for each in found if len(each.deaths) >= DRAWN_FROM)
+        return (each for each in tuple(self._rows.values()) if len(each.deaths) >= DRAWN_FROM)
 
     def is_drawn(self, bundle: Bundle) -> bool:
-        """Returns True if the bundle is to go to a broker drawn at random. Fast for bundles without evidence."""
-        return bundle in self._rows and len(self.evidence(bundle).deaths) >= DRAWN_FROM
+        """Returns True if the bundle is to go to a broker drawn at random."""
+        row = self._rows.get(bundle)
+        return row is not None and len(row.deaths) >= DRAWN_FROM
 
     def last_death(self, bundle: Bundle) -> Death | None:
         """The newest loss soon after the bundle was given out, in a row or not."""

@@ -87,9 +87,13 @@ def _is_locked(version: Version[Policy] | None) -> bool:
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """A bundle that a leader has locked: since when, and how often it was tried again before."""
+    """A bundle that a leader has locked: why, since when, and how often it was tried again before.
+
+    `why` names the last broker that was lost with it.
+    """
 
     bundle: Bundle
+    why: str
     since_ms: int
     tries: int
 
@@ -112,7 +116,7 @@ def lock_of(bundle: Bundle, history: Sequence[Version[Policy]]) -> Lock | None:
     if not locks or not locks[-1].reason.startswith(LOCKED):
         return None
     by_leaders = [version for version in locks if version.reason.startswith(LOCKED)]
-    return Lock(bundle, locks[-1].at_ms, len(by_leaders) - 1)
+    return Lock(bundle, before, locks[-1].at_ms, len(by_leaders) - 1)
 
 
 class Processes:
@@ -191,8 +195,8 @@ class Keeper:
         self._journal = journal
         self._note = note
         self._locks: tuple[Policies, list[Lock]] | None = None
-        self._kept: dict[Bundle, tuple[int, int]] = {}
-        """The token of each locked bundle, and since when it has been assigned under it, in ms."""
+        self._kept: dict[Bundle, tuple[int, float]] = {}
+        """The token of each locked bundle, and since when it has been assigned under it, by the loop's clock."""
 
     async def keep(self, term: Term) -> None:
         """Look until cancelled."""
@@ -234,14 +238,15 @@ class Keeper:
         entries = self._overlapping(lock.bundle)
         deaths = [death for e in entries if (death := self._quarantine.last_death(e.bundle)) is not None]
         last = max(deaths, key=lambda death: death.at_ms, default=None)
-        if last is not None and last.at_ms > lock.since_ms:
+        if last is not None and f" {last.broker} " not in lock.why:  # not by times, which are of several clocks
             end = self._quarantine.end_of(last.broker)
             if end is End.CRASHED:
                 why = f"{LOCKED}; tried again {lock.tries + 1} times, the last time it crashed {last}"
                 await self._lock(lock.bundle, why, lock.tries + 1, term)
             if end is not End.LIVES:
                 return
-        if entries and all(self._keeps(entry, now_ms) >= settings.quarantine_window_s for entry in entries):
+        now_s = asyncio.get_running_loop().time()
+        if entries and all(self._keeps(entry, now_s) >= settings.quarantine_window_s for entry in entries):
             holders = ", ".join(sorted({str(entry.holder) for entry in entries}))
             why = f"{holders} lives with it for {settings.quarantine_window_s:g} s"
             await self._write(lock.bundle, "", why, term)
@@ -260,15 +265,15 @@ class Keeper:
         if isinstance(verdict, Change):
             self._journal.happened(What.TRIED, entry.bundle, f"to {to}: {reason}")
 
-    def _keeps(self, entry: Ownership, now_ms: int) -> float:
+    def _keeps(self, entry: Ownership, now_s: float) -> float:
         """For how many seconds this leader has seen the bundle assigned to its holder; -1 if it is not."""
         if entry.state is not State.ASSIGNED:
             return -1.0
-        token, since_ms = self._kept.get(entry.bundle, (-1, 0))
+        token, since_s = self._kept.get(entry.bundle, (-1, 0.0))
         if token != entry.token:
-            since_ms = now_ms
-            self._kept[entry.bundle] = entry.token, since_ms
-        return (now_ms - since_ms) / 1000
+            since_s = now_s
+            self._kept[entry.bundle] = entry.token, since_s
+        return now_s - since_s
 
     def _overlapping(self, bundle: Bundle) -> list[Ownership]:
         """The present bundles of this range: the bundle itself, or those that overlap it."""
@@ -292,7 +297,7 @@ class Keeper:
 
     async def _lock(self, bundle: Bundle, why: str, tries: int, term: Term) -> None:
         now_ms = self._deciding.wall_ms()
-        due_ms = Lock(bundle, now_ms, tries).due_ms(self._deciding.settings().quarantine_retry_s)
+        due_ms = Lock(bundle, why, now_ms, tries).due_ms(self._deciding.settings().quarantine_retry_s)
         due = datetime.fromtimestamp(due_ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
         end = f"; next trial at {due} UTC"
         await self._write(bundle, why[: REASON_CHARACTERS - len(end)] + end, LOCKED, term)
