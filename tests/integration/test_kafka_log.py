@@ -8,12 +8,12 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
 from stack.servers import KafkaServer, free_port
-from statechannel.adapters.kafka import topics
 from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch, Trimmed
 from statechannel.ports import Payload, TopicSpec
@@ -147,23 +147,11 @@ async def test_another_partition_count_is_refused_with_both_numbers(kafka_server
             await log.open_topic(CHANNEL)
 
 
-@pytest.mark.parametrize("begun", [0, 2, 4])
-async def test_a_large_topic_is_created_in_portions_whoever_begins(kafka_server, operator, prefix, monkeypatch, begun):
-    monkeypatch.setattr(topics, "PORTION", 2)
-    if begun:
-        operator.create(f"{prefix}channel", KEEPS_ALL, partitions=begun)
-    async with started(kafka_server.address, prefix) as one, started(kafka_server.address, prefix) as other:
-        spec = TopicSpec("channel", partitions=5)
-        assert await asyncio.gather(one.open_topic(spec), other.open_topic(spec)) == [5, 5]
-
-
-async def test_a_topic_with_records_is_never_extended(kafka_server, operator, prefix, monkeypatch):
-    monkeypatch.setattr(topics, "PORTION", 2)
+async def test_what_kafka_forbids_is_said_at_once(kafka_server, prefix):
+    """It creates at most 10,000 partitions in one request, as its controller's policy."""
     async with started(kafka_server.address, prefix) as log:
-        await log.open_topic(CHANNEL)
-        await log.append("channel", 1, [Payload(b"k", b"v")])
-        with pytest.raises(TopicMismatch, match="has 2 partitions, not 5"):
-            await log.open_topic(TopicSpec("channel", partitions=5))
+        with pytest.raises(TopicMismatch, match=rf"refuses to create {prefix}channel: .*partitions"):
+            await log.open_topic(msgspec.structs.replace(CHANNEL, partitions=20_000))
 
 
 async def test_in_production_one_node_cannot_hold_a_new_topic(kafka_server, prefix):

@@ -1,8 +1,6 @@
 """Creates topics as this system needs them, and refuses existing ones whose settings would break the protocol.
 
-Never alters or deletes a topic: the message of a refusal has the command for the operator. Kafka refuses to create more
-than 10,000 partitions in one request, so a large topic is created in portions: an empty one of whole portions, and of
-fewer partitions than are wanted, is not finished yet, and whoever opens it goes on.
+Never alters or deletes a topic: the message of a refusal has the command for the operator.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -13,8 +11,8 @@ from collections.abc import Mapping
 from typing import cast
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec, ResourceType, TopicDescription
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic, ResourceType, TopicDescription
 
 from statechannel.adapters.kafka.admin import Admin, text_of
 from statechannel.adapters.kafka.clients import MAX_MESSAGE_BYTES
@@ -24,10 +22,6 @@ from statechannel.ports import TopicSpec
 PRODUCTION_REPLICATION = 3
 PRODUCTION_MIN_INSYNC = 2
 OPEN_TIMEOUT_S = 15.0
-PARTITION_S = 0.01
-"""How much longer an open may take for each partition: a large topic is created, and gets its leaders, in that time."""
-PORTION = 5_000
-"""How many partitions one request creates: each is a record in a batch of the controller, beside settings."""
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
@@ -64,11 +58,7 @@ class Topics:
     async def open(self, topic: str, spec: TopicSpec) -> int:
         """As `Log.open_topic`, with the topic's full name."""
         self._policy.check()
-        timeout_s = OPEN_TIMEOUT_S + PARTITION_S * self._wanted(spec)
-        return await self._admin.until_answered(lambda: self._open(topic, spec), timeout_s)
-
-    def _wanted(self, spec: TopicSpec) -> int:
-        return spec.partitions or self._policy.default_partitions
+        return await self._admin.until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
 
     async def exists(self, topic: str) -> bool:
         """As `Log.has_topic`, with the topic's full name."""
@@ -79,34 +69,11 @@ class Topics:
         if description is None:
             await self._create(topic, spec)
             raise LogUnavailable(f"topic {topic} was created and is not visible yet")
-        found, wanted = len(description.partitions), self._wanted(spec)
-        if found < wanted and found % PORTION == 0 and await self._is_empty(topic, found):
-            await self._extend(topic, min(found + PORTION, wanted))
-            raise LogUnavailable(f"topic {topic} has {found} of its {wanted} partitions yet")
         if any(cast(object, partition.leader) is None for partition in description.partitions):
             raise LogUnavailable(f"topic {topic} has partitions without a leader")
         settings = await self._admin.settings(ResourceType.TOPIC, topic)
         _Check(self._admin.bootstrap, topic, spec, self._policy).accept(description, settings)
-        return found
-
-    async def _is_empty(self, topic: str, partitions: int) -> bool:
-        latest = {
-            TopicPartition(topic, partition): cast(OffsetSpec, OffsetSpec.latest()) for partition in range(partitions)
-        }
-        with self._admin.lent() as client:
-            answers = client.list_offsets(latest, request_timeout=self._admin.timeout_s)
-        found = [await self._admin.answer(future) for future in answers.values()]
-        return all(each.offset == 0 for each in found)
-
-    async def _extend(self, topic: str, partitions: int) -> None:
-        new = NewPartitions(topic, partitions)
-        with self._admin.lent() as client:
-            answers = client.create_partitions([new], request_timeout=self._admin.timeout_s)
-        try:
-            await self._admin.answer(answers[topic])
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.INVALID_PARTITIONS:  # somebody else was faster
-                raise
+        return len(description.partitions)
 
     async def _create(self, topic: str, spec: TopicSpec) -> None:
         replication, min_insync = self._policy.replication, self._policy.min_insync
@@ -115,7 +82,7 @@ class Topics:
             min_insync = min(min_insync, replication)
         new = NewTopic(
             topic,
-            num_partitions=min(PORTION, self._wanted(spec)),
+            num_partitions=spec.partitions or self._policy.default_partitions,
             replication_factor=replication,
             config=_new_settings(spec, min_insync, self._policy),
         )
@@ -132,7 +99,7 @@ class Topics:
                         f"Kafka at {self._admin.bootstrap} cannot hold {topic} with replication {replication}: "
                         f"{text_of(error)} Add brokers, or set development=true"
                     ) from error
-                case KafkaError.POLICY_VIOLATION:
+                case KafkaError.POLICY_VIOLATION:  # also for more than 10,000 partitions in one request
                     raise TopicMismatch(
                         f"Kafka at {self._admin.bootstrap} refuses to create {topic}: {text_of(error)}"
                     ) from error
