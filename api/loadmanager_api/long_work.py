@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.operation_log import Operation, digest_of, id_of
-from loadmanager.diagnostics.doctor.hiding import hide_text, shortened
+from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender
@@ -157,7 +157,7 @@ class Attempt:
             self._id,
             self._sender.name,
             action,
-            hide_text(shortened(thing.name)),
+            hide_and_shorten(thing.name),
             thing.namespace,
             self._digest,
             str(node.current.me),

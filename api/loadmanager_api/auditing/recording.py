@@ -19,7 +19,7 @@ from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.audit_log import AuditEntry, Result
-from loadmanager.diagnostics.doctor.hiding import hide, hide_text, shortened
+from loadmanager.diagnostics.doctor.hiding import hide, hide_and_shorten, hide_text
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender
@@ -195,7 +195,7 @@ class Refusals:
                 about=hide_text(path),
                 result=Result.REFUSED,
                 status=status,
-                detail=hide_text(shortened(detail)) + more,
+                detail=hide_and_shorten(detail) + more,
             )
             try:
                 await self._handover.ask(lambda entry=entry: node.audit.append(entry))

@@ -28,7 +28,8 @@ SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
 _VALUE = r"""[\[({][^\n]*+|"(?:\\(?s:.)?|[^"\\])*+"?|'(?:\\(?s:.)?|[^'\\])*+'?|\S++"""
 _BEHIND_A_NAME = re.compile(
-    rf"""(?<![\w.-])(?=[\w.-]*?{_SECRET})([\w.-]++["']?\s*+(?:[=:]|is\b)\s*+)(?:{_VALUE})""", re.IGNORECASE
+    rf"""(?<![\w.-])(?=[\w.-]*?{_SECRET})([\w.-]++(?:["']?\s*+(?:[=:]|is\b)|(?<=[.-]is)(?=\s))\s*+)(?:{_VALUE})""",
+    re.IGNORECASE,
 )
 """Each name is looked through once, from its start: from each of its letters, a long one would take minutes."""
 _CHUNK = re.compile(r"""[^\s"'<>]{4,}""")
@@ -42,13 +43,13 @@ _TOKEN = re.compile(
     r"(\bbearer\s+)[\w.~+/=-]{8,}|(?<![\w-])(?=[\w-]*?\beyJ[\w-]{5})[\w-]++\.[\w-]++\.[\w-]*+",
     re.IGNORECASE,
 )
-_PEM = re.compile(r"-----BEGIN [^-]+-----(?:[^-]++|-(?!----END ))*+(?:-----END [^-]+-----)?")
+_PEM = re.compile(r"-----BEGIN [^-]+-----(?:[^-]++|-(?!----END ))*+(?:-----END [^-]+-----|(?s:.*))")
 
 MIN_LENGTH = 4
 """Shorter secrets are not searched for in texts: that would hide half of every text."""
 
 SHORT_CHARACTERS = 2_048
-_HEAD = _TAIL = SHORT_CHARACTERS // 2
+READ_CHARACTERS = 8_192
 
 
 def hide(value: Any, known: Collection[str] = ()) -> Any:
@@ -75,15 +76,19 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
     return _BEHIND_A_NAME.sub(rf"\1{HIDDEN}", text)
 
 
-def shortened(text: str) -> str:
-    """The text with a note in place of its middle if it is long: errors quote names, which may be long, and end with
-    what to do. Shorten before hiding, which takes time. The end begins after a blank, so that no secret stays there
-    without its name.
+def hide_and_shorten(text: str) -> str:
+    """A text without its secrets, of about `SHORT_CHARACTERS` at most: errors quote what clients send.
+
+    Secrets are hidden first, since a cut may part a secret from its name. The end of a text above `READ_CHARACTERS` is
+    not read, as hiding takes time; of a shorter one the middle is left out, since errors end with what to do.
     """
-    if len(text) <= SHORT_CHARACTERS:
-        return text
-    end = text[-_TAIL:].partition(" ")[2]
-    return f"{text[:_HEAD]}… [{len(text) - _HEAD - len(end):,} characters left out] {end}".rstrip()
+    hidden = hide_text(text[:READ_CHARACTERS])
+    unread = max(0, len(text) - READ_CHARACTERS)
+    if not unread and len(hidden) <= SHORT_CHARACTERS:
+        return hidden
+    half = SHORT_CHARACTERS // 2
+    end = "" if unread else hidden[-half:]
+    return f"{hidden[:half]}… [{len(hidden) + unread - half - len(end):,} characters left out] {end}".rstrip()
 
 
 def _hide_in_url(found: re.Match[str]) -> str:
