@@ -1,4 +1,4 @@
-"""Closes in forked children what belongs to this process alone: sockets whose end others watch, and locks on files.
+"""Closes in forked children what belongs to their parent alone: sockets whose end others watch, and locks on files.
 
 A child of `os.fork` has copies of all descriptors. When its parent is killed, they keep the parent's port open, its
 connections up and its locks held, for as long as the child lives. Other brokers then notice the death seconds late.
@@ -32,9 +32,19 @@ def _file_of(descriptor: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def _held_now() -> list[int]:
+    """The descriptors that still are what they were."""
+    found = list[int]()
+    for descriptor, file in tuple(_held.items()):
+        with suppress(OSError):
+            if _file_of(descriptor) == file:
+                found.append(descriptor)
+    return found
+
+
 def _before_fork() -> None:
     global _warned
-    if _held and not _warned:
+    if not _warned and _held_now():
         _warned = True
         _log.warning(
             "this process has a broker and forks: the child has no broker, and must not use the parent's. "
@@ -43,10 +53,11 @@ def _before_fork() -> None:
 
 
 def _in_child() -> None:
-    for descriptor, file in tuple(_held.items()):
-        with suppress(OSError):
-            if _file_of(descriptor) == file:
-                os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in _held_now():
+        # the number stays taken: a copy of the parent's socket object may close it later
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
     _held.clear()
 
 
