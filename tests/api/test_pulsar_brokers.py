@@ -133,6 +133,31 @@ async def test_not_more_topics_are_kept_than_can_be_listed(
     assert (await cluster.ask("PUT", f"{TOPICS}/q", json={}))[0] == 204
 
 
+async def test_all_namespaces_together_have_a_bound(
+    cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_topics, "TOLD_IN_ALL", 1)
+    await cluster.start()
+    await cluster.create("t/n")
+    await cluster.create("t/nn")
+    assert (await cluster.ask("PUT", f"{TOPICS}/q", json={}))[0] == 204
+    problem = await refused(409, "PUT", f"{V2}/persistent/t/nn/q", json={})
+    assert "of all namespaces" in problem["detail"]
+
+
+async def test_a_topic_that_was_created_again_meanwhile_is_not_forgotten(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    told = cluster.brokers[0].node.told_topics
+    assert (await cluster.ask("PUT", f"{TOPICS}/a", json={}))[0] == 204
+    before = told.versions("t/n")
+    assert (await cluster.ask("DELETE", f"{TOPICS}/a"))[0] == 204
+    await told.forget_all(before, "ann")
+    assert (await cluster.ask("PUT", f"{TOPICS}/a", json={}))[0] == 204
+    await told.forget_all(before, "ann")
+    assert list(told.of("t/n")) == ["persistent://t/n/a"]
+
+
 async def test_topics_end_with_their_namespace(cluster: Cluster, refused: Refused) -> None:
     await cluster.start()
     await cluster.create("t/n")

@@ -53,7 +53,7 @@ async def create_namespace(
     """
     boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
     name = f"{tenant}/{namespace}"
-    left = list(node.told_topics.of(name))  # by a deletion that did not end
+    left = node.told_topics.versions(name)  # by a deletion that did not end
     await acting.operations.create_namespace(name, boundaries)
     await node.told_topics.forget_all(left, author)
 
@@ -63,7 +63,7 @@ async def delete_namespace(node: TheNode, acting: Acting, author: Author, tenant
     """Unload all bundles of the namespace, then delete it, and forget the topics that were created in it."""
     name = f"{tenant}/{namespace}"
     await acting.operations.delete_namespace(name)
-    await node.told_topics.forget_all(node.told_topics.of(name), author)
+    await node.told_topics.forget_all(node.told_topics.versions(name), author)
 
 
 @router.get("/namespaces/{tenant}/{namespace}/bundles", responses=answers(404))
