@@ -53,7 +53,11 @@ class Balancing(BaseSettings):
         "default is 0.1: less is noise of most loads",
     )
     balancing_budget: float = live(
-        0.2, "part of the cluster's load moved in one round at most", "a wrong decision stays small", gt=0, le=1
+        0.2,
+        "part of the cluster's load moved in one round; a first move, or a group that helps together, may exceed it",
+        "a wrong decision stays small",
+        gt=0,
+        le=1,
     )
     balancing_moves_per_round: int = live(
         100, "moves decided in one round at most", "what clients bear in a minute", ge=1

@@ -3,7 +3,8 @@
 The stages choose one move after another; with few bundles that shows in the result. The program starts from the pool
 before any move, and its result replaces the draft's moves of the pool only if the objective is lower. If brokers stay
 above their ceilings, a second search asks for a placement without any. Like a first move, it may exceed the round's
-budget if the round moves nothing else for balance: moves that only help together would never be made.
+budget, by a pair of the largest bundles, if the round moves nothing else for balance: moves that only help together
+would never be made.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from loadmanager.strategies.rebalancing.plan.program import GAP, Excerpt, excerp
 
 CELLS, ALL_CELLS = 800, 2400
 """Limits of bundles times brokers times resources: for one pool, and for all pools searched in a round."""
+PAIR = 2
+"""The second search may exceed the budget by this many of the largest bundle: as many as a swap moves."""
 NODES, EVEN_NODES = 100, 300
 """The search in general, and the second one, for placements with no broker above its ceiling."""
 
@@ -37,7 +40,8 @@ def settle(draft: Draft) -> Draft:
         draft = _better(draft, excerpt, solve(draft, excerpt, NODES))
         if pool in draft.uneven:
             if _moved(draft) <= EPSILON:
-                excerpt = msgspec.structs.replace(excerpt, budget=np.inf)
+                pair = PAIR * float(draft.size[excerpt.rows].max())
+                excerpt = msgspec.structs.replace(excerpt, budget=excerpt.budget + pair)
             draft = _better(draft, excerpt, solve(draft, excerpt, EVEN_NODES, even=True))
     return draft
 

@@ -189,7 +189,7 @@ class _Account:
             f"{self.settings.balancing_moves_per_round} moves are made in a round": lambda: (
                 len(decision.moves) >= self.settings.balancing_moves_per_round
             ),
-            f"{self.settings.balancing_budget:.0%} of the cluster's load move in a round": lambda: True,
+            f"{self.settings.balancing_budget:.0%} of the cluster's load move in a round": lambda: bool(decision.moves),
             "other moves serve better": lambda: bool(decision.moves),
         }
         if detail in forms:
