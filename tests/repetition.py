@@ -210,7 +210,7 @@ def _items(tree: Any, flags: int) -> Sequence:
                 found += _kept(_items(given, flags))
             case op.BRANCH:
                 found.append(Either(tuple(_items(branch, flags) for branch in given[1])))
-            case op.ASSERT if given[0] > 0:
+            case op.ASSERT | op.ASSERT_NOT if given[0] > 0:
                 found += (*_kept(_items(given[1], flags), looking=True), End())
             case _ if code in REPEATS:
                 least, most, body = given
@@ -221,7 +221,9 @@ def _items(tree: Any, flags: int) -> Sequence:
                 found.append(After(_class(op.IN, [(op.CATEGORY, op.CATEGORY_WORD)], flags)))
             case op.ASSERT | op.ASSERT_NOT if given[0] < 0 and [One] == [*map(type, behind := _items(given[1], flags))]:
                 found.append(After(_all(behind) if code is op.ASSERT_NOT else ALPHABET - _all(behind)))
-            case op.AT | op.ASSERT | op.ASSERT_NOT | op.GROUPREF | op.GROUPREF_EXISTS:
+            case op.GROUPREF | op.GROUPREF_EXISTS:
+                raise _Refused("what a reference to a group matches is not known")
+            case op.AT | op.ASSERT | op.ASSERT_NOT:
                 found.append(End())
             case _:
                 found.append(One(_class(code, given, flags)))
@@ -246,6 +248,8 @@ def _repeated(body: Sequence, least: int, most: Any, *, kept: bool) -> Sequence:
     """The repetition. A possessive one keeps each turn of its body; one with a bound counts as if it did not."""
     if most is op.MAXREPEAT or most > UNBOUNDED:
         return (Loop(_all(body), body, least, kept),)
+    if most > 1 and not kept and (found := _ambiguous(body, body)):
+        raise _Refused(found)
     maybe = (Either((body, ())),)
     if not least:
         return (Either((body + maybe * (most > 1), ())),)

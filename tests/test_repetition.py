@@ -22,7 +22,14 @@ from tests.repetition import complaint
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("statechannel", "loadmanager", "api")
-METHODS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
+FLAGS_AT = {
+    **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 2),
+    **dict.fromkeys(("sub", "subn"), 4),
+    "compile": 1,
+    "split": 3,
+}
+METHODS = FLAGS_AT.keys()
+"""The functions of `re`; the place of the argument with the flags."""
 AT_ONE_PLACE = {"match", "fullmatch"}
 FLAGS = {f"re.{name}": value for name, value in re.RegexFlag.__members__.items()}
 ARGUMENTS = {"paging.of": (4, "form")}
@@ -80,7 +87,7 @@ class Module:
     def flags(self, call: ast.Call, method: str) -> int:
         """The flags that the call names."""
         given = [each.value for each in call.keywords if each.arg == "flags"]
-        given += call.args[1:] if method == "compile" else []
+        given += call.args[FLAGS_AT[method] :]
         return sum(FLAGS[part] for each in given for part in ast.unparse(each).split(" | "))
 
     def value(self, node: ast.expr) -> str | bytes | None:
@@ -172,6 +179,10 @@ def test_no_module_hides_its_use_of_re():
         r"\d{1,500}\d{1,500}x",
         r"(?:x\w+y)*\w+z",
         r"(?i:A+)a+b",
+        r"(?:x|(?:a?b?)){22}c",
+        r"(?:a{1,200}){1,200}b",
+        r"(?!a+a+b)a*c",
+        r"(a+)\1b",
     ],
 )
 def test_repetitions_that_share_characters_are_seen(pattern: str):
@@ -193,6 +204,7 @@ def test_repetitions_that_share_characters_are_seen(pattern: str):
         r"a?b?c*d",
         r"x\w+y",
         r'"(?:[^"\\]|\\.)*"',
+        r"(?!.*x)b",
     ],
 )
 def test_a_search_that_begins_anew_within_a_run_is_seen(pattern: str):
