@@ -182,8 +182,8 @@ class Connection(HttpToolsProtocol):
                 self.refuse(problem(400, "this is no HTTP request that can be read"))
 
     def _break_off(self) -> None:
-        """The body cannot be read further: its reader gets to know (`limits.py`), and answers. Who does not need the
-        body answers all the same, for it may have done already what it was asked for."""
+        """The body cannot be read further, and its reader is told (`limits.py`). A handler that does not need the body
+        still answers, since it may have done what it was asked for."""
         self._broken, self._read_bytes = True, 0
         cast("dict[str, Any]", self.scope)[BROKEN] = True
         self.cycle.keep_alive = False

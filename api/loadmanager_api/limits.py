@@ -22,7 +22,7 @@ from loadmanager_api.http_counts import HttpCounts
 
 WATCH, BATCH = "/v1/watch", "/v1/lookup"
 ADMINISTRATION_SHARE = 8
-"""One in so many places is for neither of these."""
+"""One in so many places is reserved for administration."""
 
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Bytes of answers that clients have not taken; beyond this no more answers are made."""

@@ -38,7 +38,8 @@ KEPT = 65_536
 """The most cached paths, and answers; beyond it the whole cache is dropped and filled anew."""
 
 KEPT_PATH_BYTES, KEPT_BYTES = 512, 8 << 20
-"""Longer paths are not cached, and no more bytes of paths than this; their topics take about twice as many."""
+"""Longer paths are not cached, nor encoded ones, whose topics take up to five times as many bytes; and no more bytes
+of paths than this."""
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -123,7 +124,7 @@ class LookupPath:
             return self._topics[raw_path]
         except KeyError:
             topic = _parse(raw_path)
-            if len(raw_path) <= KEPT_PATH_BYTES:
+            if len(raw_path) <= KEPT_PATH_BYTES and b"%" not in raw_path:
                 if len(self._topics) >= KEPT or self._topics_bytes + len(raw_path) > KEPT_BYTES:
                     self._topics.clear()
                     self._topics_bytes = 0

@@ -88,7 +88,9 @@ def _holds(chosen: Array, array: Array) -> bool:
     if chosen.dtype.kind in "iu":
         most = np.iinfo(chosen.dtype)
         return most.min <= int(array.min()) and int(array.max()) <= most.max
-    return np.array_equal(chosen.astype(array.dtype), array, equal_nan=array.dtype.kind == "f")
+    if array.dtype.kind in "iu":  # a float holds every integer up to this, and casts of larger ones back may wrap
+        return int(array.min()) >= -(2**53) and int(array.max()) <= 2**53
+    return np.array_equal(chosen.astype(array.dtype), array, equal_nan=True)
 
 
 def unpack(column: Column) -> Array:

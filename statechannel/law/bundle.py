@@ -111,13 +111,15 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
 
 KEYS_KEPT = 100_000
-KEPT_CHARACTERS = 512
+KEPT_CHARACTERS = 200
 _kept = lru_cache(KEYS_KEPT)(Key.parse)
 
 
 def parse_key(name: str) -> Key:
-    """`Key.parse` with a cache. Longer names, which clients may choose, are not kept. Raises InvalidName."""
-    return _kept(name) if len(name) <= KEPT_CHARACTERS else Key.parse(name)
+    """`Key.parse` with a cache. Longer names, and those that take more than a byte a character, are not kept: clients
+    choose them. Raises InvalidName.
+    """
+    return _kept(name) if len(name) <= KEPT_CHARACTERS and name.isascii() else Key.parse(name)
 
 
 def position_of(full_name: str) -> int:

@@ -155,6 +155,8 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
     for i in range(50):
         path.at_once(f"{PATH}{i}".encode())
         assert 0 < sum(map(len, path._topics)) <= 500
+    path.at_once(f"{PATH}%F0%9F%98%80".encode())
+    assert not any(b"%" in kept for kept in path._topics)
 
 
 async def test_a_wait_that_is_no_number_of_seconds_is_refused(cluster: Cluster, refused: Refused) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from loadmanager_api.access.tokens import Tokens
 
 REMEMBERED = 4_096
-"""Tokens whose verification is remembered while they are good; beyond it all are verified anew. A hash of each is kept:
-a client can send one token of 30 KB with any number of blanks before it, and in other spellings."""
+"""Tokens whose verification is remembered while they are valid; beyond it all are verified again. The key is a hash of
+the token alone, so neither its length nor blanks before it take memory."""
 
 LOOK_S = 1.0
 

@@ -32,7 +32,7 @@ class Unauthenticated(Forbidden):
 
 
 class NoKeys(Unavailable):
-    """Nobody can say yet who sends a request with a token: the issuer has not given its keys."""
+    """Tokens cannot be verified yet: the issuer has not sent its keys."""
 
     def __init__(self) -> None:
         super().__init__("this broker has no keys yet with which it could verify tokens; try again or elsewhere")

@@ -83,7 +83,7 @@ class Tokens:
 
     @property
     def ready(self) -> bool:
-        """Whether there are keys: those of an issuer that was away at the start come later."""
+        """Returns True once keys are loaded: those of an issuer that was away at the start come later."""
         return bool(self._keys)
 
     def look(self) -> bool:
