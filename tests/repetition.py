@@ -1,7 +1,7 @@
 """Finds what makes the matching of a regular expression of `re` take more than linear time.
 
 `re` backtracks. Two repetitions without a bound that can share a run of characters try each way of sharing it, and a
-pattern that is searched for begins anew at each character. The rules are stricter than necessary, and simple:
+pattern that is searched for starts again at each character. The rules are stricter than necessary, and simple:
 
 * Two repetitions that follow each other, or stand in a third one, have no character in common, or something between
   them has none in common with both, or the first is possessive (`*+`) or atomic.
@@ -83,7 +83,7 @@ def complaint(pattern: str | bytes, flags: int = 0, *, searched: bool = True) ->
         return found
     for before, loop, after in _loops(items) if searched else ():
         if not (_separated(before, loop.of) or _begins_once(before, loop.of) or (_cannot_fail(after, loop))):
-            return f"begins anew within a run of {_shown(loop.of)}"
+            return f"starts again within a run of {_shown(loop.of)}"
     return None
 
 

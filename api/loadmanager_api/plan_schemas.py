@@ -51,7 +51,7 @@ class UnloadWish(Wish):
 
 
 class PauseShown(BaseModel):
-    """What is paused now, among the namespaces that whoever asks may view, and whether the request changed anything."""
+    """What is paused now, among the namespaces that the caller may view, and whether the request changed anything."""
 
     changed: bool
     cluster: bool

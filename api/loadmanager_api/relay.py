@@ -152,7 +152,7 @@ class Relay:
 
 
 class Relays:
-    """The relays of one broker's endpoints, each as long as somebody listens to it. `limits.py` bounds the clients."""
+    """The relays of one broker's endpoints, each kept while a watch listens to it. `limits.py` bounds the clients."""
 
     def __init__(self, handover: Handover, watching: Watching) -> None:
         self._handover = handover

@@ -169,7 +169,7 @@ def suspected_by(
 
     `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. Whoever
     suspects a broker that is not suspected itself lives: its machine is cut off, or the other's is. So where a firewall
-    rejects all connections, nobody is suspected. Nor is a broker in `proven`, which was suspected and lived.
+    rejects all connections, no broker is suspected. Nor is one in `proven`, which was suspected and lived.
     """
     observers_of: dict[BrokerId, set[str]] = {}
     suspects_of: dict[str, list[BrokerId]] = {}

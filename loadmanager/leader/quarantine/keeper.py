@@ -9,7 +9,7 @@
 | locked | on trial | `quarantine_retry_s` are over, doubled with each trial |
 | on trial | locked | its holder crashes |
 | on trial | clear | its holder lives with it for `quarantine_window_s` |
-| locked | clear | somebody releases it |
+| locked | clear | an operator releases it |
 
 Only a locked bundle is kept from brokers. The lock is the policy field `quarantined`, which survives everything.
 Leaders end what leaders wrote there; what a person wrote stays until a person ends it.
@@ -52,7 +52,7 @@ from statechannel.runtime.service import Channel
 from statechannel.runtime.supervising import failure_of
 
 LOCKED = "brokers died of it"
-"""Begins the reason of the policy version with which a leader locks a bundle; anybody may write it to ask for that."""
+"""Begins the reason of the policy version with which a leader locks a bundle. An operator may write it, too."""
 DOUBLED_AT_MOST = 6
 LOOK_S = 0.5
 REASON_CHARACTERS = 900

@@ -195,7 +195,7 @@ class Service:
 
 
 async def unload_all(cluster: EmbeddedCluster[Service]) -> None:
-    """Unload every bundle; lookups give each to somebody."""
+    """Unload every bundle; lookups assign each of them."""
     topics = dict[Bundle, str]()
     number = 0
     while len(topics) < len(cluster.bundles()):

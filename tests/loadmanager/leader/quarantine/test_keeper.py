@@ -80,9 +80,9 @@ def test_lock_belongs_to_the_leader_by_its_reason_and_counts_its_trials():
     assert (again.since_ms, again.tries, again.due_ms(60.0)) == (2_000, 1, 122_000)
     assert lock_of(bundle, [first, version("mine", "I say so", 2)]) is None
     assert lock_of(bundle, [first, version("", "released", 2)]) is None
-    anew = lock_of(bundle, [first, version("", "released", 2), version("c", LOCKED, 3)])
-    assert anew is not None
-    assert anew.tries == 0
+    later = lock_of(bundle, [first, version("", "released", 2), version("c", LOCKED, 3)])
+    assert later is not None
+    assert later.tries == 0
 
 
 # --- clusters

@@ -115,7 +115,7 @@ class World:
                 self.locked[found.bundle] = self.crashes_of.get(found.bundle, 0)
 
     def _place(self, bundle: Bundle) -> None:
-        """Give a bundle to somebody; a locked one to nobody."""
+        """Give a bundle to a broker; a locked one to none."""
         if not self.up or bundle in self.locked:
             return
         up = sorted(self.up)
