@@ -72,16 +72,17 @@ def test_a_broker_that_was_started_otherwise_judges_by_its_own_settings() -> Non
     assert overlaid(START, {"load_ttl_s": 200.0}).settings.load_ttl_s == START.load_ttl_s
 
 
+DESCRIPTIONS = descriptions()
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 
 
-@given(st.dictionaries(st.sampled_from([*descriptions(), "unknown"]), scalars, max_size=6))
+@given(st.dictionaries(st.sampled_from([*DESCRIPTIONS, "unknown"]), scalars, max_size=6))
 def test_whatever_the_topic_holds_settings_come_out_that_would_be_accepted(values: dict[str, object]) -> None:
     overlay = overlaid(START, values)  # type: ignore[arg-type]
     assert set(overlay.applied) | set(overlay.ignored) == set(values)
     assert combined(START, overlay.applied) == overlay.settings
     for name in values:
-        if name == "unknown" or not descriptions()[name].live:
+        if name == "unknown" or not DESCRIPTIONS[name].live:
             assert name in overlay.ignored
 
 
