@@ -1,8 +1,9 @@
 """Fences and the service's own tables in PostgreSQL, with psycopg 3: `PostgresStore`, `AsyncPostgresStore`.
 
 A write locks the fence at its key (FOR SHARE) until it commits, and a new owner that raises this fence waits for that.
-A former owner that hangs within a transaction would block its successor: so the server ends a transaction that is idle
-for `idle_timeout_s`.
+A former owner that hangs within a transaction would block its successor. So for `idle_timeout_s` the server lets a
+transaction be idle, and its client leave rows unread or packets unacknowledged (over TCP; through a socket file this is
+not bounded); then it ends the connection, and what was written is rolled back.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ def _fences(table: str) -> Fences:
 
 def _begin(idle_timeout_s: float) -> bytes:
     """Begins a transaction: READ COMMITTED, so that each statement sees what a former owner has just committed."""
+    timeout_ms = int(1000 * idle_timeout_s)
     return (
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
-        f"SET LOCAL idle_in_transaction_session_timeout = {int(1000 * idle_timeout_s)}"
+        f"SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}; SET LOCAL tcp_user_timeout = {timeout_ms}"
     ).encode()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -358,6 +359,27 @@ def test_owner_that_stops_within_a_write_delays_its_successor_briefly(postgres_s
 
 
 @pytest.mark.postgresql
+def test_an_owner_that_stops_while_it_loads_delays_its_successor_briefly(
+    postgres_server: PostgresServer, namespace: str
+):
+    old, new = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9)
+    with PostgresStore(postgres_server.url, idle_timeout_s=0.5) as store:
+        store.create()
+
+        def load_and_stop() -> None:
+            with store.raising(old) as cursor:
+                # more rows than the buffers of both ends take, and nobody reads them
+                cursor.connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 1000000)")
+                with store.raising(new):
+                    pass
+
+        with pytest.raises(psycopg.OperationalError):
+            load_and_stop()
+        with pytest.raises(FencedOut), store.raising(old):
+            pass
+
+
+@pytest.mark.postgresql
 def test_connections_may_be_the_services_own_with_its_rows_and_isolation(
     postgres_server: PostgresServer, namespace: str
 ):
@@ -395,6 +417,28 @@ def test_a_transaction_within_another_one_is_refused_at_once(tmp_path: Path, nam
         with store.raising(claim(namespace, 0, 8, 5)), pytest.raises(RuntimeError, match="use its cursor"):
             store.create()
         store.create()
+
+
+def test_a_former_owner_that_is_stopped_within_a_write_is_named_after_the_deadline(tmp_path: Path, namespace: str):
+    path = str(tmp_path / "stopped.db")
+    command = [sys.executable, "-m", "tests.contracts.fencing_process", "sqlite", path, namespace, "written"]
+    with (
+        SqliteStore(path, timeout_s=0.1) as impatient,
+        SqliteStore(path, timeout_s=100.0) as patient,
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            with (
+                pytest.raises(sqlite3.OperationalError, match=f"process {process.pid} .*: resume or end it"),
+                impatient.raising(claim(namespace, 0, 8, 9)),
+            ):
+                pass
+        process.kill()
+        with patient.raising(claim(namespace, 0, 8, 9)):
+            pass
 
 
 @pytest.mark.redis

@@ -13,7 +13,13 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from statechannel.adapters.sqlite.file import APPLICATION_ID, FORMAT_VERSION
+from statechannel.adapters.sqlite.file import (
+    APPLICATION_ID,
+    FORMAT_VERSION,
+    WAL_LARGE_BYTES,
+    wal_bytes,
+    wal_is_large,
+)
 from statechannel.adapters.sqlite.topics import OFFSET_BITS
 from statechannel.audit import Finding, Severity
 
@@ -65,6 +71,9 @@ def _audit_file(subject: str, path: Path, mounts: MountTable) -> Iterator[Findin
     yield _access(subject, path, directory)
     yield _file_system(subject, directory, mounts())
     yield _space(subject, directory)
+    if (size := wal_bytes(path)) > WAL_LARGE_BYTES:
+        text, _, advice = wal_is_large(path, size).partition("; ")
+        yield Finding(subject, Severity.WARNING, text, advice)
     yield _ownership(subject, path)
 
 

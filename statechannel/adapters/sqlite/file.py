@@ -7,7 +7,6 @@ operator must act), both with the path and what to do; the adapters translate th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import random
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from statechannel.runtime.forking import close_in_children, forget
+from statechannel.runtime.turn import Turn, TurnTaken, holders_of
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +25,14 @@ FORMAT_VERSION = 1
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.0003, 0.002
 _CHECKPOINT_PAGES = 1_000
 _WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after a commit
+WAL_LARGE_BYTES = 64 << 20
+"""A write-ahead log larger than this is one that SQLite cannot empty: somebody reads within a transaction."""
+_WAL_LOOKED_AT = 1_000
+"""The size of the write-ahead log is looked at after so many transactions."""
+_WRITER, _READERS = range(120, 121), range(123, 128)
+"""The bytes of the file `-shm` that a writer, and readers, lock within a transaction: SQLite's wal.c."""
+_QUIET_S = 2.0
+"""A start that waits for longer says for what."""
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
@@ -54,7 +61,10 @@ class ForeignFile(Exception):
 def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFile:
     """SQLite's error as one of ours, with the path and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    text = f"{path}: {_ADVICE.get(code, 'SQLite refuses')} ({error})"
+    advice = _ADVICE.get(code, "SQLite refuses")
+    if code == sqlite3.SQLITE_BUSY and (writers := holders_of(f"{path}-shm", _WRITER)):
+        advice = f"{', '.join(writers)} keeps it locked: end its transaction, or resume or end the process"
+    text = f"{path}: {advice} ({error})"
     if code in _PERMANENT:
         return ForeignFile(text)
     return FileFull(text) if code == sqlite3.SQLITE_FULL else FileUnavailable(text)
@@ -72,17 +82,29 @@ class SqliteFile:
         self.path = path
         self._durable: bool | None = None
         self._large = False
-        self._turn_fd = -1
+        self._turn = Turn(f"{path}-turn")
+        self._transactions = 0
+        self._warned_bytes = 0
         _make_private(path)
         try:
             self.db = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=256)
         except sqlite3.Error as error:
             raise translated(path, error) from error
         try:
-            self._prepare(schema, deadline_s)
+            self._prepare_aloud(schema, deadline_s)
         except BaseException:
             self.close()
             raise
+
+    def _prepare_aloud(self, schema: str, deadline_s: float) -> None:
+        quiet_until_s = time.monotonic() + _QUIET_S
+        try:
+            self._prepare(schema, min(quiet_until_s, deadline_s))
+        except FileUnavailable as error:
+            if time.monotonic() < min(quiet_until_s, deadline_s) or (left_s := deadline_s - time.monotonic()) <= 0:
+                raise
+            _log.warning("starting: %s; waits for it for another %.0f s", error, left_s)
+            self._prepare(schema, deadline_s)
 
     def _prepare(self, schema: str, deadline_s: float) -> None:
         db = self.db
@@ -133,8 +155,7 @@ class SqliteFile:
         After a `large` one the caller must call `checkpoint`, which takes longer than the commit: SQLite itself would
         run it while other writers wait for their turn.
 
-        Waits for the lock until `deadline_s` (monotonic clock), or for as long as a stopped process keeps its turn.
-        Raises FileUnavailable.
+        Waits for the lock until `deadline_s` (monotonic clock). Raises FileUnavailable.
         """
         db = self.db
         try:
@@ -144,7 +165,7 @@ class SqliteFile:
             if large is not self._large:
                 db.execute(f"PRAGMA wal_autocheckpoint = {0 if large else _CHECKPOINT_PAGES}")
                 self._large = large
-            self._take_turn()
+            self._turn.take(deadline_s)
             _until(deadline_s, lambda: db.execute("BEGIN IMMEDIATE"))
             try:
                 yield db
@@ -154,10 +175,18 @@ class SqliteFile:
                     with contextlib.suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 raise
+        except TurnTaken as error:
+            raise FileUnavailable(f"{self.path}: {error}") from error
         except sqlite3.Error as error:
             raise translated(self.path, error) from error
         finally:
-            self._end_turn()
+            self._turn.end()
+        self._transactions += 1
+        if self._transactions % _WAL_LOOKED_AT == 0:
+            size = wal_bytes(self.path)
+            if size > max(WAL_LARGE_BYTES, 2 * self._warned_bytes):
+                _log.warning("%s", wal_is_large(self.path, size))
+                self._warned_bytes = size
 
     def checkpoint(self) -> None:
         """Copy committed pages into the file, as far as readers allow; others may write meanwhile."""
@@ -177,22 +206,6 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise translated(self.path, error) from error
 
-    def _take_turn(self) -> None:
-        """Queue in the kernel for the write lock, which wakes us without polling and without the interpreter lock.
-
-        This only makes waiting quick and fair: SQLite's own lock keeps writers apart.
-        """
-        with contextlib.suppress(OSError):
-            if self._turn_fd < 0:
-                self._turn_fd = os.open(f"{self.path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                close_in_children(self._turn_fd)
-            fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
-
-    def _end_turn(self) -> None:
-        if self._turn_fd >= 0:
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
-
     def data_version(self) -> int:
         """Changes whenever another connection has committed."""
         return _pragma(self.db, "data_version")
@@ -200,10 +213,7 @@ class SqliteFile:
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self.db.close()
-        if self._turn_fd >= 0:
-            forget(self._turn_fd)
-            os.close(self._turn_fd)
-            self._turn_fd = -1
+        self._turn.close()
 
 
 def _make_private(path: Path) -> None:
@@ -228,6 +238,23 @@ def _close_to_others(path: Path) -> None:
             kept = 0o700 if found.st_gid == os.getegid() else 0o770
             os.chmod(file, stat.S_IMODE(found.st_mode) & kept)
             _log.warning("%s was open to every user of this machine; it is not any more", file)
+
+
+def wal_bytes(path: Path) -> int:
+    """The size of the write-ahead log beside the file."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except OSError:
+        return 0
+
+
+def wal_is_large(path: Path, size_bytes: int) -> str:
+    """Says who keeps SQLite from emptying the write-ahead log, and what to do."""
+    readers = holders_of(f"{path}-shm", _READERS) or ["some process"]
+    return (
+        f"{path}-wal has {size_bytes >> 20:,} MiB and grows: {', '.join(readers)} reads within a transaction that does "
+        "not end; end that transaction or process"
+    )
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

@@ -6,11 +6,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from statechannel.adapters.sqlite import audit as sqlite_audit
+from statechannel.adapters.sqlite import file as sqlite_file
 from statechannel.adapters.sqlite.audit import audit_coordination_file, audit_log_file, file_system_of
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.adapters.sqlite.log import SqliteLog
@@ -53,6 +55,28 @@ def test_files_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path: Path):
     found += audit_coordination_file(tmp_path / "lm.db.coordination", "here", mounts=lambda: LOCAL)
     assert {f.severity for f in found} == {Severity.OK}
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_write_ahead_log_that_a_reader_keeps_is_reported_by_broker_and_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    path, process = tmp_path / "lm.db", f"process {os.getpid()} "
+    log = SqliteLog(path)
+    await log.start(5)
+    await log.open_topic(TopicSpec("bundle-state", 2, compacted=False))
+    for module in (sqlite_audit, sqlite_file):
+        monkeypatch.setattr(module, "WAL_LARGE_BYTES", 200_000)
+    monkeypatch.setattr(sqlite_file, "_WAL_LOOKED_AT", 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM topics").fetchall()
+        while process not in caplog.text:
+            await log.append("bundle-state", 0, [Payload(None, b"v" * 1_000)])
+        found = texts(audit_log_file(path, now_ms=now_ms(), mounts=lambda: LOCAL), Severity.WARNING)
+    assert "lm.db-wal has 0 MiB and grows" in caplog.text
+    assert process in found
+    assert "reads within a transaction that does not end -> end that transaction or process" in found
+    await log.close()
 
 
 async def test_files_at_rest_are_read_without_a_trace(tmp_path: Path):
