@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -27,9 +28,21 @@ from statechannel.runtime.view import wall_clock_ms
 
 _log = logging.getLogger("loadmanager")
 
+LEAST_DESCRIPTORS = 128
+"""With 40 a broker on SQLite ends in the middle of its start, with whatever error the part has that gets none."""
+
 
 def dependencies(settings: Settings) -> Dependencies:
-    """The dependencies of a node in a real process. Raises ValueError for malformed addresses."""
+    """The dependencies of a node in a real process.
+
+    Raises ValueError for malformed addresses, or if the process may not open LEAST_DESCRIPTORS files.
+    """
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if descriptors != resource.RLIM_INFINITY and descriptors < LEAST_DESCRIPTORS:
+        raise ValueError(
+            f"this process may have {descriptors} files and connections open, and a broker needs at least "
+            f"{LEAST_DESCRIPTORS}: raise the limit (ulimit -n, LimitNOFILE)"
+        )
     if settings.balancing_strategy == "plan" and not SOLVER_INSTALLED:
         _log.warning("SciPy is missing, so `plan` leaves its exact stage out: %s", install_line("planner"))
     return Dependencies(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from loadmanager.broker.wiring import coordination_address, file_of, open_group_offsets
+from loadmanager.broker.wiring import coordination_address, dependencies, file_of, open_group_offsets
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
@@ -39,3 +40,9 @@ def test_consumer_groups_are_on_the_kafka_of_the_log_with_its_settings():
 def test_a_log_on_sqlite_has_no_consumer_groups():
     with pytest.raises(Invalid, match="kafka://host:port"):
         open_group_offsets(Settings(log="sqlite:any.db"))
+
+
+def test_a_process_with_too_few_descriptors_is_told_how_many_a_broker_needs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (127, 1024))
+    with pytest.raises(ValueError, match=r"may have 127 .* at least 128: raise the limit"):
+        dependencies(Settings(log="sqlite:any.db"))
