@@ -56,6 +56,10 @@ class LiveView:
         found = self._quarantine.evidence(bundle)
         return (str(found), *map(str, found.deaths))
 
+    def left_out(self) -> Mapping[str, str]:
+        """The registered brokers that rounds leave out at present, and why."""
+        return self._deciding.left_out()
+
 
 def explainer_of(request: Request) -> Explainer:
     """This broker's explainer. Raises Unavailable until it has read the channel."""

@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
+from loadmanager.errors import Conflict, Unavailable
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
 from loadmanager_api.explaining import moment
@@ -40,6 +42,7 @@ class Host:
     def __init__(self) -> None:
         self.hot: frozenset[Bundle] = frozenset()
         self.held: set[Bundle] = set()
+        self.sick = False
         self.broker: Broker | None = None
 
     def attached(self, broker: Broker) -> None:
@@ -49,6 +52,8 @@ class Host:
         """Nothing to warm up."""
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        if self.sick:
+            raise OSError(30, "Read-only file system")
         self.held.add(bundle)
 
     async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
@@ -123,6 +128,23 @@ async def balancing() -> AsyncIterator[Asked]:
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session,
     ):
         yield Asked(cluster, session)
+
+
+async def test_a_broker_that_cannot_acquire_is_said_to_be_left_out_with_the_reason(asked: Asked):
+    cluster = asked.cluster
+    well, sick = cluster.brokers
+    cluster.host(sick).sick = True
+    here = [bundle for bundle in cluster.bundles() if cluster.owner(bundle) is well]
+    for bundle in here:
+        with suppress(Conflict, Unavailable):
+            await cluster.transfer(bundle, sick)
+    reason = f"{sick.name} is left out: it could not acquire 3 bundles in a row or more"
+    async with asyncio.timeout(WAIT_S):
+        while not (await asked.got(f"/v1/explain/brokers/{sick.name}"))["answer"].startswith(reason):
+            await asyncio.sleep(0.05)
+    notes = (await asked.got(f"/v1/explain/bundles/{here[0]}"))["notes"]
+    assert any(note.startswith(reason) for note in notes)
+    assert reason in (await asyncio.to_thread(asked.cli, "explain", sick.name)).output.replace("\n", " ")
 
 
 async def test_a_move_is_explained_by_every_broker(balancing: Asked):

@@ -32,6 +32,8 @@ from statechannel.law.bundle import Bundle
 
 TRIALS_S = 8.0
 """The time limit for trying changes, per answer."""
+LEFT_OUT_TOLD = 10
+"""How many of the brokers that take no part the answer for a bundle names."""
 
 
 class Live(Protocol):
@@ -47,6 +49,10 @@ class Live(Protocol):
 
     def evidence(self, bundle: Bundle) -> tuple[str, ...]:
         """The evidence on a bundle with which brokers were lost; empty if there is none."""
+        ...
+
+    def left_out(self) -> Mapping[str, str]:
+        """The registered brokers that no round moves anything from or to at present, and why."""
         ...
 
 
@@ -85,12 +91,19 @@ class Explainer:
         answer: BundleAnswer = await self._run(partial(explain_bundle, situation, bundle, whereabouts, may_try))
         if at_ms is not None or self._live is None:
             return answer
-        return msgspec.structs.replace(answer, notes=(*answer.notes, *self._live.evidence(bundle)))
+        left_out = [f"{name} is left out: {why}" for name, why in sorted(self._live.left_out().items())[:LEFT_OUT_TOLD]]
+        return msgspec.structs.replace(answer, notes=(*answer.notes, *self._live.evidence(bundle), *left_out))
 
     async def broker(self, name: str, at_ms: int | None = None) -> BrokerAnswer:
         """Explain a broker. Raises NotFound for one that took no part, Gone."""
         situation = await self.situation(at_ms)
         found: BrokerAnswer | None = await self._run(partial(explain_broker, situation, name))
+        why = self._live.left_out().get(name) if at_ms is None and self._live is not None else None
+        if why is not None:
+            why = f"{name} is left out: {why}"
+            if found is None:
+                return BrokerAnswer(broker=name, at_ms=situation.at_ms, answer=why)
+            return msgspec.structs.replace(found, answer=f"{why}; {found.answer}")
         if found is None:
             known = ", ".join(list(situation.names)[:10]) or "none"
             raise NotFound(f"no broker {name} took part in that round; there are: {known}")

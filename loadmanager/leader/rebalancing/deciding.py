@@ -117,6 +117,18 @@ class Deciding:
         """Whether a broker may give or take bundles."""
         return peer.broker not in self.membership.suspected and not peer.registration.behind
 
+    def left_out(self) -> dict[str, str]:
+        """The registered brokers that the model leaves out, and why."""
+        peers, suspected = tuple(self.membership.peers.values()), self.membership.suspected
+        open_to = {peer.broker for peer in self.fitness.open_of([peer for peer in peers if self.takes_part(peer)])}
+        found = dict[str, str]()
+        for peer in peers:
+            if peer.registration.behind:
+                found[peer.broker.name] = "it cannot read the log"
+            elif peer.broker not in open_to:
+                found[peer.broker.name] = suspected.get(peer.broker) or self.fitness.why(peer.broker)
+        return found
+
     def taking(self, name: str) -> BrokerId | None:
         """The present incarnation of a broker that takes bundles now, None if it does not."""
         peer = self.membership.peers.get(name)
