@@ -27,7 +27,7 @@ from loadmanager.settings.algorithms import Algorithm
 from loadmanager_api.server import attach
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
-from tests.loadmanager.embedded import until
+from tests.loadmanager.embedded import PATIENT, until
 
 T = TypeVar("T")
 
@@ -54,7 +54,9 @@ async def _member(directory: Path) -> AsyncGenerator[Broker]:
         counters = Counters(ledger)
         async with served(counters) as url:
             log = f"sqlite:{directory}/cluster.db"
-            counters.broker = Broker(counters, log=log, urls={"http": url}, endpoint=attach, drain_timeout_s=5.0)
+            counters.broker = Broker(
+                counters, log=log, urls={"http": url}, endpoint=attach, in_flight_timeout_s=PATIENCE_S, **PATIENT
+            )
             async with counters.broker as broker:
                 ledger.broker = broker.name
                 yield broker

@@ -99,6 +99,8 @@ async def test_it_moves_its_bundles_away_when_it_is_told_to_end(tmp_path: Path, 
 @pytest.mark.slow
 async def test_the_clients_of_the_page_find_the_owner(tmp_path: Path):
     async with _example("embed_asyncio", f"sqlite:{tmp_path}/cluster.db") as (_, name, _):
+        async with asyncio.timeout(WAIT_S), HttpRouter(Router([f"http://{name}"])) as http:
+            await http.get(TOPIC, "/greetings/ada", budget_s=WAIT_S)  # the page gives a request 5 s
         command = (sys.executable, "-m", "examples.clients", f"http://{name}", "ada", "grace")
         client = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
         async with asyncio.timeout(WAIT_S):

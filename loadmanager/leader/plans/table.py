@@ -284,7 +284,8 @@ def _row(plan: Plan, action: PlanAction, by: By, facts: Facts) -> PlanRow:
         if row.guard is None or row.guard(plan, facts):
             return row
     unmet = " ".join((row.guard.__doc__ or "").strip() for row in candidates if row.guard is not None)
-    raise Conflict(f"plan {plan.id} is {plan.state}, and {action} needs: {unmet} {summary(facts.outcomes)}")
+    moves = f" Its moves: {summary(facts.outcomes)}." if facts.outcomes else ""
+    raise Conflict(f"plan {plan.id} is {plan.state}, and {action} needs: {unmet}{moves}")
 
 
 def summary(outcomes: Sequence[PieceOutcome]) -> str:

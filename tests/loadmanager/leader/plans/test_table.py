@@ -203,7 +203,7 @@ def test_cancelled_plan_waits_for_moves_under_way():
 def test_a_refusal_says_what_can_be_done_instead():
     with pytest.raises(Conflict, match="plan p1 is proposed: the operator cannot run it; possible: approve, reject"):
         advance(plan(S.PROPOSED), P.RUN, OP, step(P.RUN), facts(WAITING))
-    with pytest.raises(Conflict, match=r"A bundle of it is still where the plan found it\. 2 skipped"):
+    with pytest.raises(Conflict, match=r"A bundle of it is still where the plan found it\. Its moves: 2 skipped"):
         advance(plan(S.APPROVED), P.RUN, OP, step(P.RUN), facts(SKIPPED, SKIPPED))
 
 
