@@ -14,6 +14,7 @@ NAMES = (
         "lookup",
         "secured",
         "broker",
+        "doors",
         "assign",
         "transfer",
         "split",

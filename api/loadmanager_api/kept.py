@@ -16,6 +16,7 @@ from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager_api.access.access import Access
+from loadmanager_api.batch_lookup import Batches
 from loadmanager_api.draining import Draining
 from loadmanager_api.groups.backlogs import Backlogs
 from loadmanager_api.http_counts import HttpCounts
@@ -34,7 +35,8 @@ class Kept(msgspec.Struct, frozen=True):
     """State of one broker's endpoints between requests.
 
     All of it belongs to the control loop, except the first two fields, the counts of requests, `attempts`, `relays`,
-    `backlogs` and `access` (None: anybody may do anything). When `closing` is set, answers without an end stop.
+    `backlogs`, `batches` and `access` (None: anybody may do anything). When `closing` is set, answers without an end
+    stop.
     """
 
     handover: Handover
@@ -49,6 +51,7 @@ class Kept(msgspec.Struct, frozen=True):
     requests: Requests
     attempts: Attempts
     backlogs: Backlogs
+    batches: Batches
     access: Access | None = None
 
     @classmethod
@@ -70,6 +73,7 @@ class Kept(msgspec.Struct, frozen=True):
             Requests(),
             Attempts(),
             Backlogs(node),
+            Batches(),
             access,
         )
         if access is not None:

@@ -11,11 +11,11 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager_api.batch_lookup import MAX_TOPICS
 from loadmanager_api.json_types import STRICT, WHOLE, Whole
 from loadmanager_api.pulsar_policies import PULSAR_POLICIES
 from statechannel.law.bundle import FULL_UPPER
 
-MAX_TOPICS = 1_000
 MAX_TOPIC_CHARS = 4_096
 MAX_PARTITIONS = 1_024
 LONGEST_WAIT_MS = 2**53

@@ -13,7 +13,6 @@ from fastapi.responses import PlainTextResponse
 
 from loadmanager.errors import Invalid
 from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
-from loadmanager_api.batch_lookup import look_up_all
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import Acting, Permission, TheNode
 from loadmanager_api.kept import kept
@@ -86,5 +85,6 @@ async def look_up_many(
     timeout_s = node.settings.lookup_timeout_s
     if asked.timeout_ms is not None:
         timeout_s = min(timeout_s, asked.timeout_ms / 1000)
-    answers = await look_up_all(kept(request).handover, acting.lookup, asked.topics, timeout_s, may)
+    endpoints = kept(request)
+    answers = await endpoints.batches.look_up_all(endpoints.handover, acting.lookup, asked.topics, timeout_s, may)
     return Response(answers, media_type="application/json")
