@@ -14,7 +14,7 @@ NAMES = (
         "lookup",
         "secured",
         "broker",
-        "doors",
+        "attacks",
         "assign",
         "transfer",
         "split",

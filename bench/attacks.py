@@ -33,7 +33,7 @@ PROBE_S = 0.05
 HEALTHY_S = 1.0
 
 
-class Door(msgspec.Struct, frozen=True):
+class Attacked(msgspec.Struct, frozen=True):
     """Where an attack goes, and until when it lasts. Without `ca` it is no TLS; some attacks use the token."""
 
     name: str = ""
@@ -55,67 +55,67 @@ class Door(msgspec.Struct, frozen=True):
         return "\r\n".join((f"{first} HTTP/1.1", "Host: 127.0.0.1", *bearer, *further, "", "")).encode()
 
 
-Attack = Callable[[Door, int], None]
+Attack = Callable[[Attacked, int], None]
 """What one of its clients does; called with the client's number."""
 
 
-def nothing(door: Door, client: int) -> None:
+def nothing(attacked: Attacked, client: int) -> None:
     """No attack."""
-    time.sleep(max(0.0, door.until_s - time.monotonic()))
+    time.sleep(max(0.0, attacked.until_s - time.monotonic()))
 
 
-def batches(door: Door, client: int) -> None:
+def batches(attacked: Attacked, client: int) -> None:
     """Batch lookups of topics of bundles that nobody owns, one after another."""
     turn = 0
-    while time.monotonic() < door.until_s:
-        topics = [f"bench/doors/{client}-{turn}-{number}" for number in range(TOPICS)]
+    while time.monotonic() < attacked.until_s:
+        topics = [f"bench/attacks/{client}-{turn}-{number}" for number in range(TOPICS)]
         body = json.dumps({"topics": topics, "timeout_ms": 5_000}).encode()
         lines = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
-        _send(door, door.head("POST /v1/lookup", *lines) + body)
+        _send(attacked, attacked.head("POST /v1/lookup", *lines) + body)
         turn += 1
 
 
-def strangers(door: Door, client: int) -> None:
+def strangers(attacked: Attacked, client: int) -> None:
     """Requests without credentials for paths of 300 characters, which the audit log gets to see."""
-    request = door.head("GET /v1/" + ("pwd" * 100)[:296], "Connection: close", known=False)
-    while time.monotonic() < door.until_s:
-        _send(door, request)
+    request = attacked.head("GET /v1/" + ("pwd" * 100)[:296], "Connection: close", known=False)
+    while time.monotonic() < attacked.until_s:
+        _send(attacked, request)
 
 
-def long_paths(door: Door, client: int) -> None:
+def long_paths(attacked: Attacked, client: int) -> None:
     """Paths of 1,200 characters that look like secrets to a pattern that searches for them."""
-    request = door.head("GET /v1/" + ("a" * 20 + "_token:" * 2) * 35, "Connection: close", known=False)
-    while time.monotonic() < door.until_s:
-        _send(door, request)
+    request = attacked.head("GET /v1/" + ("a" * 20 + "_token:" * 2) * 35, "Connection: close", known=False)
+    while time.monotonic() < attacked.until_s:
+        _send(attacked, request)
         time.sleep(0.02)
 
 
-def watches(door: Door, client: int) -> None:
+def watches(attacked: Attacked, client: int) -> None:
     """A watch that takes what it gets; it begins again when it is refused."""
-    while time.monotonic() < door.until_s:
-        _send(door, door.head("GET /v1/watch"), until_s=door.until_s)
+    while time.monotonic() < attacked.until_s:
+        _send(attacked, attacked.head("GET /v1/watch"), until_s=attacked.until_s)
         time.sleep(0.5)
 
 
-def drips(door: Door, client: int) -> None:
+def drips(attacked: Attacked, client: int) -> None:
     """A head, a byte at a time."""
-    while time.monotonic() < door.until_s:
-        with suppress(OSError), door.connect() as connection:
-            for each in door.head("GET /v1/brokers", "X-Long: " + "x" * 1_000):
+    while time.monotonic() < attacked.until_s:
+        with suppress(OSError), attacked.connect() as connection:
+            for each in attacked.head("GET /v1/brokers", "X-Long: " + "x" * 1_000):
                 connection.send(bytes((each,)))
                 time.sleep(0.2)
-                if time.monotonic() > door.until_s:
+                if time.monotonic() > attacked.until_s:
                     return
 
 
-def pours(door: Door, client: int) -> None:
+def pours(attacked: Attacked, client: int) -> None:
     """Heads without an end, and bodies of 64 MiB."""
-    begins = door.head("GET /v1/brokers")[:-2] + b"X-Long: "
+    begins = attacked.head("GET /v1/brokers")[:-2] + b"X-Long: "
     if client % 2:
-        begins = door.head("POST /v1/lookup", "Content-Type: application/json", "Transfer-Encoding: chunked")
+        begins = attacked.head("POST /v1/lookup", "Content-Type: application/json", "Transfer-Encoding: chunked")
         begins += b"4000000\r\n"
-    while time.monotonic() < door.until_s:
-        with suppress(OSError), door.connect() as connection:
+    while time.monotonic() < attacked.until_s:
+        with suppress(OSError), attacked.connect() as connection:
             connection.sendall(begins)
             for _ in range(1_024):
                 connection.sendall(b"x" * 65_536)
@@ -143,28 +143,28 @@ def run(kind: str) -> None:
         settings = (f"tls_certificate={certificate}", f"tls_key={key}", f"token_keys={keys}", "superusers=root")
         token = issuer.token("root")
         for attack, clients in ATTACKS:
-            _attack(kind, attack, clients, (), Door())
-            _attack(kind, attack, clients, settings, Door(ca=certificates.ca, token=token))
+            _attack(kind, attack, clients, (), Attacked())
+            _attack(kind, attack, clients, settings, Attacked(ca=certificates.ca, token=token))
 
 
-def _attack(kind: str, attack: Attack, clients: int, settings: Sequence[str], door: Door) -> None:
-    credentials = Credentials(token=door.token, ca=door.ca) if door.ca else None
+def _attack(kind: str, attack: Attack, clients: int, settings: Sequence[str], attacked: Attacked) -> None:
+    credentials = Credentials(token=attacked.token, ca=attacked.ca) if attacked.ca else None
     with carrier(kind) as where:
         broker = BrokerProcess(where, "balancing=false", *settings, credentials=credentials)
         try:
             broker.await_ready()
-            create_namespace(broker, "bench/doors", BUNDLES)
-            _measure(kind, attack, clients, broker, door)
+            create_namespace(broker, "bench/attacks", BUNDLES)
+            _measure(kind, attack, clients, broker, attacked)
         finally:
             broker.end()
 
 
-def _measure(kind: str, attack: Attack, clients: int, broker: BrokerProcess, door: Door) -> None:
+def _measure(kind: str, attack: Attack, clients: int, broker: BrokerProcess, attacked: Attacked) -> None:
     process = psutil.Process(broker.process.pid)
     lapses, late = _lapses(broker), late_turns(broker)
     before = most = process.memory_info().rss
-    door = msgspec.structs.replace(door, name=broker.name, until_s=time.monotonic() + ATTACK_S)
-    attacking = multiprocessing.get_context("fork").Process(target=_clients, args=(attack, clients, door))
+    attacked = msgspec.structs.replace(attacked, name=broker.name, until_s=time.monotonic() + ATTACK_S)
+    attacking = multiprocessing.get_context("fork").Process(target=_clients, args=(attack, clients, attacked))
     attacking.start()
     slowest, unhealthy, gap_s, healthy_s = 0.0, 0, 0.0, time.monotonic()
     while attacking.is_alive():
@@ -182,7 +182,7 @@ def _measure(kind: str, attack: Attack, clients: int, broker: BrokerProcess, doo
     attacking.join()
     lapsed, how = _lapses(broker) - lapses, "open" if broker.credentials is None else "TLS and tokens"
     emit(
-        "doors", f"{attack.__name__}, {clients} clients, {how}, {kind}", lapsed, "lapses of proofs",
+        "attacks", f"{attack.__name__}, {clients} clients, {how}, {kind}", lapsed, "lapses of proofs",
         target="0, health < 1 s", met=not lapsed and not unhealthy and slowest < HEALTHY_S,
         slowest_health_s=round(slowest, 3), not_healthy=unhealthy, longest_without_health_s=round(gap_s, 2),
         longest_own_turn_ms=round(longest_own_turn_ms(broker), 1), turns_over_20_ms=late_turns(broker) - late,
@@ -194,17 +194,17 @@ def _lapses(broker: BrokerProcess) -> float:
     return sum(broker.samples("loadmanager_proof_lapses_total"))
 
 
-def _clients(attack: Attack, clients: int, door: Door) -> None:
-    threads = [threading.Thread(target=attack, args=(door, number)) for number in range(clients)]
+def _clients(attack: Attack, clients: int, attacked: Attacked) -> None:
+    threads = [threading.Thread(target=attack, args=(attacked, number)) for number in range(clients)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
 
 
-def _send(door: Door, request: bytes, until_s: float | None = None) -> None:
+def _send(attacked: Attacked, request: bytes, until_s: float | None = None) -> None:
     """Send it and take everything that comes, until the end or this time."""
-    with suppress(OSError), door.connect() as connection:
+    with suppress(OSError), attacked.connect() as connection:
         if until_s is not None:
             connection.settimeout(max(0.1, until_s - time.monotonic()))
         connection.sendall(request)
