@@ -77,7 +77,7 @@ def create_app(
         HANDOVER.set(kept.handover)
         await answering(scope, receive, send)
 
-    names = Names(settings, kept.handover.bind)
+    names = Names(settings, kept.handover.bind, kept.cluster)
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes, no_room=kept.batches.refusal_by_size)
     rates = rates_of(settings.http_lookup_rate, time.monotonic)
     members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)

@@ -11,15 +11,18 @@ affected.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from loadmanager.client.cluster import check_request
+from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access
 from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
 from loadmanager_api.probes import CHECKS
+from statechannel.law.partition import ClusterIdentity
 
 VITAL = {*CHECKS, "/metrics"}
 """Paths that are answered even where the limit of connections or requests is reached."""
@@ -32,15 +35,21 @@ HOSTS_KEPT = 1_024
 HOST_BYTES = 512
 """No name is so long with its port, nor is an address."""
 
+CLUSTER = CLUSTER_HEADER.lower().encode()
+ANOTHER = "Another cluster"
+
 CLOSE = {"Connection": "close"}
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Names:
-    """The names by which clients may call one broker, with any port, because ports are forwarded."""
+    """The names by which clients may call one broker, with any port, because ports are forwarded; and its cluster."""
 
-    def __init__(self, settings: Settings, bind: str = "") -> None:
+    def __init__(
+        self, settings: Settings, bind: str = "", cluster: Callable[[], ClusterIdentity | None] = lambda: None
+    ) -> None:
+        self._cluster = cluster
         addresses = (each.rpartition(":")[0] for each in (settings.advertised, bind))
         further = (each.strip() for each in settings.http_hosts.split(","))
         self._names = {_name(each) for each in ("localhost", *addresses, *further) if each}
@@ -56,6 +65,15 @@ class Names:
                 self._known.clear()
             known = self._known[host] = self._look_up(host)
         return known
+
+    def another_cluster(self, headers: Headers) -> str:
+        """Why a request with these headers is not for this broker's cluster; "" if it is, or does not say."""
+        for value in _values(headers, CLUSTER):
+            try:
+                check_request(self._cluster(), value.decode("latin-1"))
+            except AnotherCluster as error:
+                return str(error)
+        return ""
 
     def _look_up(self, host: bytes) -> bool:
         try:
@@ -78,7 +96,8 @@ class Guard:
         if found is None:
             await self._app(scope, receive, send)
         else:
-            if self._access is not None and found.status in ATTEMPTS and scope["method"] not in READING:
+            by_page = found.status in ATTEMPTS and found.title != ANOTHER
+            if self._access is not None and by_page and scope["method"] not in READING:
                 self._access.refuse(ATTEMPTS[found.status], scope, found.status, found.detail)
             await respond(found, CLOSE)(scope, receive, send)
 
@@ -88,6 +107,8 @@ class Guard:
         if not (_is_utf8(scope.get("raw_path") or b"") and _is_utf8(scope["query_string"])):
             return problem(400, "the path and the query are UTF-8, percent-encoded; this is not")
         headers: Headers = scope["headers"]
+        if another := self._names.another_cluster(headers):
+            return problem(421, another, title=ANOTHER)
         return self._stranger(headers, scope["http_version"]) or (
             None if scope["method"] in READING else _foreign(headers) or _no_json(headers)
         )

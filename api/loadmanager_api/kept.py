@@ -23,6 +23,7 @@ from loadmanager_api.http_counts import HttpCounts
 from loadmanager_api.long_work import Attempts
 from loadmanager_api.relay import Relays
 from loadmanager_api.request_counts import Requests
+from statechannel.law.partition import ClusterIdentity
 
 KEPT = "loadmanager.kept"
 """The key in an ASGI scope of the endpoints' state."""
@@ -85,6 +86,10 @@ class Kept(msgspec.Struct, frozen=True):
     def node(self) -> Node:
         """The node, to be read as other threads may: the control loop changes it at any time."""
         return self.handover.node
+
+    def cluster(self) -> ClusterIdentity | None:
+        """The broker's cluster, None before it has read its log."""
+        return self.node.channel.replica.cluster_identity
 
     async def close(self) -> None:
         """Stop background work of requests."""

@@ -21,9 +21,12 @@ from typing import cast
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from loadmanager.client.cluster import header_of
+from loadmanager.client.redirection import CLUSTER_HEADER
 from loadmanager_api.access.tls import Tls
 from loadmanager_api.connection import Bounds, Connection
 from loadmanager_api.http_counts import HttpCounts
+from statechannel.law.partition import ClusterIdentity
 
 RESERVED_CONNECTIONS = 16
 """Connections beyond the limit, for paths that must stay reachable; the oldest of them makes room for the next."""
@@ -45,7 +48,35 @@ AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
 SOON_S = 0.05
 
+Headers = list[tuple[bytes, bytes]]
+_CLUSTER = CLUSTER_HEADER.lower().encode()
 Make = Callable[[Config, ServerState, Bounds, HttpCounts, bool, Callable[[Connection], None]], Connection]
+
+
+class _State(ServerState):
+    """Uvicorn's state, with the headers of every answer: the date, and the cluster as soon as it is known."""
+
+    def __init__(self, cluster: Callable[[], ClusterIdentity | None]) -> None:
+        self._cluster = cluster
+        self._known: ClusterIdentity | None = None
+        self._headers: Headers = []
+        super().__init__()
+
+    @property
+    def default_headers(self) -> Headers:  # pyright: ignore[reportIncompatibleVariableOverride]
+        cluster = self._cluster()
+        if cluster is not self._known:
+            self._known = cluster
+            self._add(self._headers[:1])
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, headers: Headers) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._add(headers)
+
+    def _add(self, headers: Headers) -> None:
+        known = [] if self._known is None else [(_CLUSTER, header_of(self._known).encode())]
+        self._headers = [*headers, *known]
 
 
 class Listener:
@@ -60,10 +91,11 @@ class Listener:
         counts: HttpCounts,
         make: Make = Connection,
         tls: Tls | None = None,
+        cluster: Callable[[], ClusterIdentity | None] = lambda: None,
     ) -> None:
         if not config.loaded:
             config.load()
-        self._state = ServerState()
+        self._state = _State(cluster)
         self._connections = cast("set[Connection]", self._state.connections)
         self._listening = listening
         self._config = config

@@ -74,7 +74,7 @@ class LookupConnection(Connection):
         )
 
     def _has_plain_headers(self) -> bool:
-        """No body, and one `Host` that is ours."""
+        """No body, one `Host` that is ours, and no cluster but ours."""
         hosts = 0
         for name, value in self.headers:
             if name == b"host":
@@ -83,7 +83,7 @@ class LookupConnection(Connection):
                     return False
             elif name in _BODY_HEADERS:
                 return False
-        return hosts == 1
+        return hosts == 1 and not self._lookups.names.another_cluster(self.headers)
 
     def complete_request(self) -> None:
         """The whole request has arrived: now it may be answered."""

@@ -44,7 +44,11 @@ _PROBLEMS: dict[int, tuple[str, str, str]] = {
     412: ("NotAllowed", "A name, range or value is not allowed.", "'a b' is no name of a namespace"),
     413: ("TooLarge", "The body is too large.", "the body may have at most 1,048,576 bytes; ask for less at once"),
     415: ("NoJson", "The body is not declared as JSON.", "send the body with Content-Type: application/json"),
-    421: ("Misdirected", "`Host` is no name of this broker.", "this broker is not known as 'example.org'"),
+    421: (
+        "Misdirected",
+        "`Host` is no name of this broker, or `Loadmanager-Cluster` is not its cluster.",
+        "this broker is not known as 'example.org'",
+    ),
     422: ("KeyUsed", "`Idempotency-Key` is of another request, or its answer is lost.", "use another key"),
     429: ("TooMany", "The client sends more than it may; `Retry-After` says when to go on.", "send fewer"),
     431: ("HeadTooLarge", "The head of the request is too large.", "the head may have at most 32,768 bytes"),

@@ -85,11 +85,14 @@ async def attach(
     routes = Routes(loaded)
     app, lookups = create_app(kept, lambda: listener.unsent_bytes(), routes)
     bounds, make = Bounds.of(settings), partial(LookupConnection, lookups)
-    listener = Listener(listening, _served(app), bounds, settings.http_connections, kept.counts, make, tls)
+    listener = Listener(
+        listening, _served(app), bounds, settings.http_connections, kept.counts, make, tls, cluster=kept.cluster
+    )
     listeners = [listener]
     if settings.http_probe_port:
         probed = listen(_with_port(listening, settings.http_probe_port))
-        listeners.append(Listener(probed, _served(ProbesAlone(app)), bounds, RESERVED_CONNECTIONS, kept.counts))
+        probes, few = _served(ProbesAlone(app)), RESERVED_CONNECTIONS
+        listeners.append(Listener(probed, probes, bounds, few, kept.counts, cluster=kept.cluster))
     refusals, keeping = Refusals(handover), None
     if access is not None:
         access.tell = refusals.note

@@ -77,10 +77,12 @@ class HttpRouter:
             url = route.url(self._protocol)
             if not url:
                 raise NotServing(f"{route.broker} registered no {self._protocol} URL", 0.1)
-            said = {**headers, **self._credentials.headers(url)}
+            pin = self.router.directory.pin
+            said = {**headers, **pin.headers(), **self._credentials.headers(url)}
             async with self.router.session.request(
                 method, url + path, data=body, headers=said, timeout=timeout
             ) as response:
+                pin.check(response.headers, f"{route.broker} at {url}")
                 answer = HttpAnswer(response.status, response.headers, await response.read())
             redirection = error_of(answer.status, answer.headers, answer.body)
             if redirection is not None:

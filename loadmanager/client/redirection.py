@@ -8,6 +8,9 @@ half):
   the owner.
 * **503 Service Unavailable** with `Retry-After` (seconds) and `"type": "urn:loadmanager:not-serving"`: nothing was
   done, nobody serves this key at the moment, look it up again.
+* **421** with `"type": "urn:loadmanager:another-cluster"`: nothing was done, the request is for another cluster. Look
+  the key up again.
+* A request has `Loadmanager-Cluster`, the cluster of its client, and the answers above have that of the service.
 * Any answer may have `Fencing-Token`, the token of the owner that gave it. A client refuses an answer with an older
   token than it has seen for the same key.
 
@@ -26,8 +29,10 @@ from statechannel.law.bundle import Bundle
 
 PROBLEM_TYPE = "application/problem+json"
 TOKEN_HEADER = "Fencing-Token"
+CLUSTER_HEADER = "Loadmanager-Cluster"
 MOVED = "urn:loadmanager:moved"
 NOT_SERVING = "urn:loadmanager:not-serving"
+ANOTHER_CLUSTER = "urn:loadmanager:another-cluster"
 
 
 class Moved(LoadManagerError):
@@ -38,10 +43,23 @@ class Moved(LoadManagerError):
         self.broker = broker
         self.urls = urls
         self.bundle = bundle
+        self.cluster = ""
+        """The cluster of the broker that says so, as `Loadmanager-Cluster`."""
 
 
 class NotServing(Unavailable):
     """Nobody serves this key at the moment, as far as is known here: look it up again after `retry_after_s`."""
+
+    cluster = ""
+    """The cluster of the broker that says so, as `Loadmanager-Cluster`."""
+
+
+class AnotherCluster(NotServing):
+    """The request is for another cluster than the one that got it, or the answer is another cluster's."""
+
+    def __init__(self, message: str, cluster: str) -> None:
+        super().__init__(message, 0.1)
+        self.cluster = cluster
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -59,7 +77,11 @@ class Problem(msgspec.Struct, omit_defaults=True):
 def problem_of(error: Moved | NotServing) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the answer for this error."""
     headers = {"Content-Type": PROBLEM_TYPE}
-    if isinstance(error, Moved):
+    if error.cluster:
+        headers[CLUSTER_HEADER] = error.cluster
+    if isinstance(error, AnotherCluster):
+        problem = Problem(ANOTHER_CLUSTER, str(error), "", 421)
+    elif isinstance(error, Moved):
         bundle = str(error.bundle) if error.bundle else ""
         problem = Problem(MOVED, str(error), "", 421, error.broker, dict(error.urls), bundle)
     else:
@@ -76,6 +98,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | No
             bundle = Bundle.parse(problem.bundle) if problem.bundle else None
         except (msgspec.MsgspecError, InvalidName):
             return None
+        if problem.type == ANOTHER_CLUSTER:
+            return AnotherCluster(problem.title, headers.get(CLUSTER_HEADER, ""))
         return Moved(problem.broker, problem.urls, bundle) if problem.type == MOVED else None
     if status == 503:
         return NotServing(error_detail(body) or "the service answered 503", retry_after_s(headers))

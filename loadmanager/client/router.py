@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 import aiohttp
 
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.directory import Directory
 from loadmanager.client.redirection import Moved, NotServing
@@ -49,7 +50,9 @@ class Router:
     """The router of one process; use `async with`, or `close()` it. `admin_urls` are those of some brokers.
 
     The router learns the other brokers. It belongs to the event loop on which it is constructed. `credentials` are for
-    lookups (by default those of the environment); a `session` of the caller brings its own TLS.
+    lookups (by default those of the environment); a `session` of the caller brings its own TLS. `cluster` is the name
+    of the brokers' cluster, or its header (`loadmanager.client.cluster`): brokers of another one are skipped. Without
+    it the router keeps to the cluster of most of `admin_urls`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Router:
         *,
         session: aiohttp.ClientSession | None = None,
         credentials: Credentials | None = None,
+        cluster: str = "",
     ) -> None:
         urls = list(admin_urls)
         if not urls:
@@ -65,7 +69,7 @@ class Router:
         self._own_session = session is None
         credentials = credentials or Credentials.of_environment()
         self.session = session or credentials.session(limit=CONNECTIONS)
-        self.directory = Directory(urls, self.session, credentials)
+        self.directory = Directory(urls, self.session, credentials, Pin(cluster))
         self.routes = RouteTable()
         self._tokens = SeenTokens()
         self._lookups: dict[Span | tuple[str, int], asyncio.Task[Route]] = {}
@@ -97,7 +101,8 @@ class Router:
         """The cached route, or the answer of one lookup, which concurrent callers for one bundle share.
 
         Raises NotFound (no such namespace), Forbidden (this client may not look it up), Unavailable (nobody serves it
-        now, or no broker answers), InvalidName.
+        now, or no broker of this cluster answers), Conflict (the given brokers are of different clusters, and it is
+        not clear which one is meant), InvalidName.
         """
         while True:
             route = self.routes.cached(topic)
@@ -145,7 +150,8 @@ class Router:
         """Call `send(route)` until it succeeds or `budget_s` is spent; returns its result.
 
         Retries after Moved, NotServing, a connection error (OSError, aiohttp.ClientError), or an answer with an older
-        token than was seen. Raises BudgetSpent, NotFound, Forbidden, InvalidName, and any other error of `send`.
+        token than was seen. Raises BudgetSpent, NotFound, Forbidden, Conflict, InvalidName, and any other error of
+        `send`.
         """
         trouble: BaseException | None = None
         try:

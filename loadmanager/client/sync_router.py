@@ -20,19 +20,26 @@ class SyncRouter:
     """As `Router` and `HttpRouter`, with plain functions for any thread. Use `with`, or `close()` it."""
 
     def __init__(
-        self, admin_urls: Iterable[str], *, protocol: str = "http", credentials: Credentials | None = None
+        self,
+        admin_urls: Iterable[str],
+        *,
+        protocol: str = "http",
+        credentials: Credentials | None = None,
+        cluster: str = "",
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="loadmanager-router", daemon=True)
         self._thread.start()
         try:
-            self._http = self._wait(self._made(list(admin_urls), protocol, credentials))
+            self._http = self._wait(self._made(list(admin_urls), protocol, credentials, cluster))
         except BaseException:
             self._end()
             raise
 
-    async def _made(self, admin_urls: list[str], protocol: str, credentials: Credentials | None) -> HttpRouter:
-        return HttpRouter(Router(admin_urls, credentials=credentials), protocol=protocol)
+    async def _made(
+        self, admin_urls: list[str], protocol: str, credentials: Credentials | None, cluster: str
+    ) -> HttpRouter:
+        return HttpRouter(Router(admin_urls, credentials=credentials, cluster=cluster), protocol=protocol)
 
     def __enter__(self) -> Self:
         return self

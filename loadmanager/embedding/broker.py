@@ -121,13 +121,15 @@ class Broker:
         serving = self._control.serving
         return None if serving is None else serving.claim_topic(parse_key(topic))
 
-    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
+    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S, *, cluster: str | None = None) -> Admission:
         """`async with broker.admit(topic) as claim:` around a request: we serve it, and count it until it ends.
 
         A request waits for at most `timeout_s` while its bundle is on its way here. Raises Moved (ask there),
         NotServing (try later), NotFound (no such namespace), InvalidName.
+        `cluster` is the request's header `Loadmanager-Cluster`: a request for another cluster raises AnotherCluster, a
+        NotServing.
         """
-        return Admission(self.gate, topic, timeout_s)
+        return Admission(self.gate, topic, timeout_s, cluster)
 
     async def left(self, claim: Claim) -> Moved | NotServing:
         """For long connections: wait until the bundle of an admitted claim leaves; returns where the client should go.

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
+from loadmanager.client.cluster import check_request, header_of
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
@@ -22,6 +24,8 @@ from statechannel.law.bundle import Bundle, Key, parse_key
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
+
+T = TypeVar("T", Moved, NotServing)
 
 RECHECK_S = 0.25
 """A waiting request looks again after this time: a peer may die, or a proof become fresh, without a record."""
@@ -122,6 +126,17 @@ class Gate:
                     return not self.in_progress(bundle)
                 idle.wait(left_s)
 
+    # --- its cluster
+
+    def check_cluster(self, text: str | None) -> None:
+        """Check the header `Loadmanager-Cluster` of a request. Raises AnotherCluster."""
+        check_request(self._table.cluster_identity, text)
+
+    def _said(self, error: T) -> T:
+        if self._table.cluster_identity is not None:
+            error.cluster = header_of(self._table.cluster_identity)
+        return error
+
     # --- leaving
 
     async def left(self, claim: Claim) -> Moved | NotServing:
@@ -147,8 +162,8 @@ class Gate:
     def _place(self, bundle: Bundle) -> Moved | NotServing:
         entry = self._table.get(bundle)
         if entry is None:
-            return NotServing(f"{bundle} was split, merged or deleted: look the key up again", 0.0)
-        return self._moved(entry) or NotServing(_status_of(entry))
+            return self._said(NotServing(f"{bundle} was split, merged or deleted: look the key up again", 0.0))
+        return self._moved(entry) or self._said(NotServing(_status_of(entry)))
 
     # --- admitting, or waiting until the bundle is here
 
@@ -186,7 +201,7 @@ class Gate:
         left_s = deadline_s - time.monotonic()
         if self._closed or left_s <= 0:
             why = "this broker has left" if self._closed else f"it did not come here within {timeout_s:g} s"
-            raise NotServing(f"{_status_of(entry)}, and {why}")
+            raise self._said(NotServing(f"{_status_of(entry)}, and {why}"))
         if entry.state is State.UNASSIGNED:
             self._assign(topic)
         return min(left_s, RECHECK_S)
@@ -196,7 +211,7 @@ class Gate:
         if there is None:
             return None
         peer = self._node.membership.peer(there)
-        return Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
+        return self._said(Moved(there.name, peer.registration.urls if peer else {}, entry.bundle))
 
     def _elsewhere(self, entry: Ownership) -> BrokerId | None:
         """The other broker that serves the bundle, or soon will and holds requests until then; None: wait here."""
@@ -226,15 +241,17 @@ def _status_of(entry: Ownership) -> str:
 class Admission:
     """Admission of one request: `async with` on a loop, `with` on a thread. Gives a Claim; raises as `Gate.admit`."""
 
-    __slots__ = ("_bundle", "_gate", "_timeout_s", "_topic")
+    __slots__ = ("_bundle", "_cluster", "_gate", "_timeout_s", "_topic")
 
-    def __init__(self, gate: Gate, topic: str, timeout_s: float) -> None:
+    def __init__(self, gate: Gate, topic: str, timeout_s: float, cluster: str | None = None) -> None:
         self._gate = gate
+        self._cluster = cluster
         self._topic = parse_key(topic)
         self._timeout_s = timeout_s
         self._bundle: Bundle | None = None
 
     async def __aenter__(self) -> Claim:
+        self._gate.check_cluster(self._cluster)
         claim = self._gate.enter(self._topic) or await self._gate.admit(self._topic, self._timeout_s)
         self._bundle = claim.bundle
         return claim
@@ -245,6 +262,7 @@ class Admission:
         self._leave()
 
     def __enter__(self) -> Claim:
+        self._gate.check_cluster(self._cluster)
         claim = self._gate.enter(self._topic) or self._gate.admit_blocking(self._topic, self._timeout_s)
         self._bundle = claim.bundle
         return claim

@@ -95,9 +95,9 @@ class SyncBroker:
         serving = self._control.serving
         return None if serving is None else serving.claim_topic(parse_key(topic))
 
-    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
+    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S, *, cluster: str | None = None) -> Admission:
         """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""
-        return Admission(self._control.gate, topic, timeout_s)
+        return Admission(self._control.gate, topic, timeout_s, cluster)
 
     def left(self, claim: Claim, timeout_s: float | None = None) -> Moved | NotServing | None:
         """For long connections: block until the bundle of an admitted claim leaves; returns where the client should go.

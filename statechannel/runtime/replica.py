@@ -99,6 +99,11 @@ class Replica:
         """Changes only between two awaits of `follow`."""
         return self.core.table
 
+    @property
+    def cluster_identity(self) -> ClusterIdentity | None:
+        """Whose log it is; None before that was read. Any thread may ask, also before `open`."""
+        return None if self._core is None else self._core.table.cluster_identity
+
     # --- starting
 
     async def open(self, partitions: int | None) -> None:
