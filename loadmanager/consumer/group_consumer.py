@@ -19,7 +19,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.consumer.kafka_client import KafkaClient, place_of
+from loadmanager.consumer.kafka_client import KafkaClient, place_of, starts_at
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
@@ -71,7 +71,14 @@ class GroupConsumer:
         self._kafka = KafkaClient(kafka, self.group)
         self._session = Session(
             self.group,
-            Subscription(tuple(topics), int(session_timeout_s * 1000), int(revoke_timeout_s * 1000), capacity, rack),
+            Subscription(
+                tuple(topics),
+                int(session_timeout_s * 1000),
+                int(revoke_timeout_s * 1000),
+                capacity,
+                rack,
+                starts_at=starts_at(kafka),
+            ),
             list(brokers),
             credentials,
             self._kafka,

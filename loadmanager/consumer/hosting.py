@@ -8,11 +8,11 @@ Members ask at the broker's admin endpoint. The groups' state is in a compacted 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from loadmanager.broker.wiring import boot_clock_s, open_group_offsets, open_log
 from loadmanager.consumers.backlog.port import GroupOffsets
-from loadmanager.consumers.coordinator.ports import Admits
+from loadmanager.consumers.coordinator.ports import Admits, Committed
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
@@ -37,6 +37,15 @@ class KafkaTopics:
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """As `Topics` says."""
         return await self._offsets.queues(frozenset(topics))
+
+    async def commits(self, group: str, partitions: Collection[Partition]) -> Mapping[Partition, Committed]:
+        """As `Topics` says."""
+        found = await self._commits.committed(group.partition("://")[2], partitions)
+        return {each: Committed(*its) for each, its in found.items()}
+
+    async def retention_s(self) -> float | None:
+        """As `Topics` says."""
+        return await self._commits.retention_s()
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
         """As `Topics` says. Raises GroupInUse if the group has members of Kafka's own protocols."""

@@ -16,6 +16,12 @@ from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watc
 
 _log = logging.getLogger(__name__)
 
+_STARTS = {
+    **dict.fromkeys(("earliest", "beginning", "smallest"), "earliest"),
+    **dict.fromkeys(("latest", "end", "largest"), "latest"),
+}
+"""What Kafka's client calls them."""
+
 READY_S = 3.0
 AT_ONCE = 100
 """Records that are taken from Kafka's client in one turn."""
@@ -105,6 +111,11 @@ class KafkaClient:
                     successor.incremental_assign(reached(consumer, assigned))
             self._owned = new
         old.close()
+
+
+def starts_at(settings: Mapping[str, Any]) -> str:
+    """Where a group with these settings starts in a partition without a committed offset, as `Subscription` has it."""
+    return _STARTS.get(str(settings.get("auto.offset.reset", "latest")), "none")
 
 
 def partition_of(message: Message) -> Partition:

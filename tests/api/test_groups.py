@@ -225,7 +225,7 @@ async def test_offsets_are_reset_while_members_read(
         again,
         6,
     )
-    assert world.topics.committed == {}
+    assert world.topics.changed == {}
     resetting = asyncio.create_task(world.ask("PUT", f"{AT}/offsets", json={"to": to}))
     async with asyncio.timeout(20):
         while not resetting.done():
@@ -251,7 +251,7 @@ async def test_only_some_partitions_are_reset(world: World) -> None:
         200,
         [{"topic": "orders", "partition": each, "before": 40, "after": 42} for each in (1, 5)],
     )
-    assert world.topics.committed == {("orders", 1): 42, ("orders", 5): 42}
+    assert world.topics.changed == {("orders", 1): 42, ("orders", 5): 42}
 
 
 async def test_a_shift_leaves_partitions_without_an_offset_alone(world: World) -> None:
@@ -263,7 +263,7 @@ async def test_a_shift_leaves_partitions_without_an_offset_alone(world: World) -
 
 async def test_a_member_that_does_not_stop_keeps_its_offsets(world: World) -> None:
     status, problem, _ = await world.ask("PUT", f"{AT}/offsets", json={"to": "latest", "timeout_s": 0.3})
-    assert (status, world.topics.committed) == (503, {}), problem
+    assert (status, world.topics.changed) == (503, {}), problem
     await world.settle("a", "b")
 
 
@@ -291,7 +291,7 @@ async def test_nonsense_is_refused_with_a_reason(world: World, subtests: pytest.
         with subtests.test(path=path, body=body):
             found, problem, _ = await world.ask(method, path, json=body)
             assert (found, says in problem["detail"]) == (status, True), problem
-            assert world.topics.committed == {}
+            assert world.topics.changed == {}
 
 
 async def test_kafkas_own_members_keep_the_offsets(world: World) -> None:
@@ -318,6 +318,6 @@ async def test_the_commands_look_and_change(world: World) -> None:
     ):
         shown = await world.cli(*arguments)
         assert (shown.exit_code, says in shown.stdout) == (0, True), shown.output
-    assert world.topics.committed == {}
+    assert world.topics.changed == {}
     refused = await world.cli("reset-offsets", GROUP, "--to", "latest", "-p", "1")
     assert (refused.exit_code, "name it with --topic" in refused.stderr) == (2, True)

@@ -88,7 +88,7 @@ async def test_a_member_reads_commits_and_leaves(port: Port) -> None:
     body = {"epoch": answer["epoch"], "revision": answer["revision"], "offsets": {"orders": {"0": 7, "9": 1}}}
     status, found = await port.ask("POST", f"{GROUP}/members/a/commit", json=body | {"pulled": {"orders": {"0": 9}}})
     assert (status, list(found["refused"]["orders"])) == (200, ["9"])
-    assert (port.topics.committed, port.topics.pulled) == ({("orders", 0): 7}, {("orders", 0): 9})
+    assert (port.topics.changed, port.topics.pulled) == ({("orders", 0): 7}, {("orders", 0): 9})
     assert found["refused"]["orders"]["9"]["why"] == "not_yours"
     assert (await port.ask("DELETE", f"{GROUP}/members/a"))[0] == 204
     status, refused = await port.beat("a", epoch=answer["epoch"], sequence=99)

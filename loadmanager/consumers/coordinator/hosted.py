@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 
 from loadmanager.consumers.coordinator.group import Group
@@ -29,6 +29,10 @@ class Hosted:
         """Partitions whose offsets are being reset."""
         self.is_gone = False
         """Another coordinator has the group."""
+        self.begun: Mapping[str, int] = {}
+        """Topics that members may read, with their numbers of partitions: each of these has a committed offset."""
+        self.kept_s: float | None = None
+        """When all offsets were last committed again."""
         self._stored: Counter[Partition] = Counter()
         """Partitions of which members' commits are on their way to Kafka."""
         self._queued = 0
@@ -78,6 +82,23 @@ class Hosted:
             self._stored = +self._stored
             if self.resetting or self._queued:
                 self.tell()
+
+    def is_due(self, sizes: Mapping[str, int], now_s: float, period_s: float) -> bool:
+        """Whether a partition waits for its first committed offset, or all are to be committed again."""
+        if not self.group.members:
+            return False
+        late = self.kept_s is None or now_s >= self.kept_s + period_s
+        return late or any(sizes.get(each, 0) > self.begun.get(each, 0) for each in self.group.wanted_topics())
+
+    def to_keep(self, sizes: Mapping[str, int]) -> set[Partition]:
+        """All partitions that members subscribe to, but those that are being committed or reset anyway."""
+        wanted = {(each, number) for each in self.group.wanted_topics() for number in range(sizes.get(each, 0))}
+        return wanted - self._stored.keys() - self.resetting
+
+    def begin(self, sizes: Mapping[str, int], now_ms: int) -> None:
+        """Of the topics that members subscribe to, these partitions have offsets."""
+        self.begun = {each: sizes[each] for each in sorted(self.group.wanted_topics()) if each in sizes}
+        self.group.set_topics(self.begun, now_ms)
 
     def is_free(self, partitions: Collection[Partition]) -> bool:
         """Whether nobody reads one of them, or commits for it."""

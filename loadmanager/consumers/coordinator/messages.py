@@ -19,6 +19,8 @@ VERSIONS = range(1, 2)
 SESSION_MS = range(1_000, 1_800_001)
 REVOKE_MS = range(1_000, 3_600_001)
 TOPICS = 1_000
+STARTS = ("earliest", "latest", "none")
+"""In the order in which they count: the group starts at the begin if one of its members says so."""
 NAME_LENGTH = 255
 
 
@@ -89,5 +91,7 @@ def check(member: str, subscription: Subscription) -> None:
         raise Invalid(f"session_timeout_ms must be {SESSION_MS[0]} to {SESSION_MS[-1]}")
     if subscription.revoke_timeout_ms not in REVOKE_MS:
         raise Invalid(f"revoke_timeout_ms must be {REVOKE_MS[0]} to {REVOKE_MS[-1]}")
+    if subscription.starts_at not in STARTS:
+        raise Invalid(f"starts_at is {subscription.starts_at[:100]!r}: give one of {', '.join(STARTS)}")
     if not 0 < subscription.capacity < float("inf"):
         raise Invalid(f"the capacity of {member} is {subscription.capacity}: give a number above 0")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.records import Partition
@@ -32,6 +32,13 @@ class Admits(Protocol):
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool: ...
 
 
+class Committed(NamedTuple):
+    """Where a group goes on in a partition, and the first offset that it has not pulled, as far as known."""
+
+    offset: int
+    pulled: int | None = None
+
+
 class Topics(Protocol):
     """Where the partitions are."""
 
@@ -42,6 +49,14 @@ class Topics(Protocol):
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
+        ...
+
+    async def commits(self, group: str, partitions: Collection[Partition]) -> Mapping[Partition, Committed]:
+        """What the group has committed; partitions without a commit are left out. Raises as `commit`."""
+        ...
+
+    async def retention_s(self) -> float | None:
+        """How long Kafka keeps a committed offset; None if this user may not know. Raises LogUnavailable."""
         ...
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:

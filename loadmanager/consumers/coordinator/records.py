@@ -34,7 +34,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a member says of itself.
 
     `session_timeout_ms`: after so long without a heartbeat it has stopped reading. `revoke_timeout_ms`: within so long
-    it gives up what it is told to give up. `version`: of the protocol.
+    it gives up what it is told to give up. `version`: of the protocol. `starts_at`: where the group starts in a
+    partition without a committed offset, "earliest", "latest", or "none": the member has to know.
     """
 
     topics: tuple[str, ...]
@@ -43,6 +44,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     capacity: float = 1.0
     rack: str = ""
     version: int = 1
+    starts_at: str = "latest"
 
 
 class Rebalance(msgspec.Struct, frozen=True, array_like=True):

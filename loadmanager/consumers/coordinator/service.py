@@ -20,6 +20,7 @@ from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.hosted import Hosted, has_news
+from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, period_s, start_of
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
@@ -27,12 +28,16 @@ from loadmanager.consumers.coordinator.records import Description, Partition, Re
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
+from statechannel.errors import LogError, LogUnavailable
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
 
 TICK_S = 0.1
 TOPICS_EVERY_S = 5.0
 LAG_EVERY_S = 10.0
+RETENTION_EVERY_S = 600.0
+KEPT_AT_ONCE = 8
+"""Groups whose offsets are committed again at the same time."""
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
@@ -75,6 +80,9 @@ class Coordinator:
         self._sizes: dict[str, int] = {}
         self._missed: dict[str, int] = {}
         self._look = asyncio.Event()
+        self._keep_every_s = UNKNOWN_S
+        self._keeping: set[str] = set()
+        self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
         self.waiting = 0
         """Heartbeats that wait for news."""
@@ -91,6 +99,7 @@ class Coordinator:
             group.create_task(self._store.run())
             group.create_task(self._expire())
             group.create_task(self._follow_topics())
+            group.create_task(self._follow_retention())
             group.create_task(self.lag.run(self._with_members, self._weigh))
 
     @property
@@ -113,7 +122,7 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             hosted.beats += 1
-            unknown = set(beat.subscription.topics) - self._sizes.keys()
+            unknown = set(beat.subscription.topics) - hosted.begun.keys()
             answer = hosted.group.heartbeat(member, beat, self._now_ms())
             if unknown:
                 self._look.set()
@@ -267,8 +276,8 @@ class Coordinator:
         records = await self._store.take_over(name, token)
         group = Group.restored(name, records, self._now_ms(), remaining_ms, self._wall_offset_ms())
         self._sizes = {**group.record().topics, **self._sizes}
-        group.set_topics(self._sizes, self._now_ms())
         hosted = Hosted(group, bundle, token)
+        hosted.begin(group.record().topics, self._now_ms())
         await self._written(name, hosted)
         self._hosted[name] = hosted
         outdated = self._store.table.outdated(name, token)
@@ -280,7 +289,6 @@ class Coordinator:
             if not create:
                 raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
-            group.set_topics(self._sizes, self._now_ms())
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         if hosted is None or hosted.token != claim.token:
             raise NotServing(f"the groups of {claim.bundle} are not loaded")
@@ -352,9 +360,26 @@ class Coordinator:
                     _log.info("%s: the sessions of %s are over", name, ", ".join(over))
                     await self._publish(name, hosted)
 
+    async def _follow_retention(self) -> None:
+        while True:
+            try:
+                self._keep_every_s = period_s(await self._topics.retention_s())
+            except Exception as error:  # noqa: BLE001 - as for topics
+                _log.info("how long Kafka keeps offsets is not known: %s", error)
+            await asyncio.sleep(RETENTION_EVERY_S)
+
     async def _follow_topics(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await self._follow_topics_with(tasks)
+
+    async def _follow_topics_with(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._see_topics()
+            for name, hosted in self._hosted.items():
+                is_due = hosted.is_due(self._sizes, self._clock_s(), self._keep_every_s)
+                if is_due and name not in self._keeping:
+                    self._keeping.add(name)
+                    tasks.create_task(self._keep(name, hosted))
             self._look.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._topics_every_s):
@@ -371,8 +396,41 @@ class Coordinator:
         gone = {topic for topic, times in self._missed.items() if times >= GONE_AFTER}
         self._sizes = {topic: size for topic, size in {**self._sizes, **seen}.items() if topic not in gone}
         for name, hosted in tuple(self._hosted.items()):
-            hosted.group.set_topics(self._sizes, self._now_ms())
+            hosted.begin(
+                {each: min(its, self._sizes.get(each, 0)) for each, its in hosted.begun.items() if each in self._sizes},
+                self._now_ms(),
+            )
             await self._publish(name, hosted)
+
+    async def _keep(self, name: str, hosted: Hosted) -> None:
+        """Commit the group's offsets again, and its first ones; then members may read the partitions."""
+        try:
+            async with self._at_once, self.broker.admit(name) as claim:
+                if hosted.is_gone or claim.token != hosted.token:
+                    return
+                sizes = dict(self._sizes)
+                partitions = hosted.to_keep(sizes)
+                begun = hosted.begun
+                reset = {topic for topic, number in hosted.resetting if number >= begun.get(topic, 0)}
+                start = start_of(hosted.group.members.values())
+                with hosted.storing(partitions):
+                    waiting = await keep(self._topics, name, partitions, start)
+                if waiting:
+                    _log.warning("%s waits for leaders of partitions of %s", name, ", ".join(sorted(waiting)))
+                hosted.kept_s = self._clock_s()
+                began = {each for each, _ in partitions} - waiting - reset
+                hosted.begin({**hosted.begun, **{each: sizes[each] for each in began}}, self._now_ms())
+                await self._publish(name, hosted)
+        except (Moved, NotServing):
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the other groups go on
+            _log.warning("the offsets of %s cannot be committed again: %s", name, error)
+            is_final = isinstance(error, LogError) and not isinstance(error, LogUnavailable)
+            if is_final and not hosted.is_gone:  # members read, and their own commits tell them why not
+                hosted.begin(self._sizes, self._now_ms())
+                await self._publish(name, hosted)
+        finally:
+            self._keeping.discard(name)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
         """Divide a group anew for what its partitions weigh, if that helps."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ResourceType
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
@@ -17,6 +18,8 @@ from statechannel.errors import LogError
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
+
+RETENTION = "offsets.retention.minutes"
 
 _PULLED = re.compile(r"pulled=(\d{1,18})", re.ASCII)
 
@@ -60,6 +63,45 @@ class GroupCommits:
                 raise
 
         await self._admin.until_answered(ask, self._timeout_s)
+
+    async def committed(
+        self, group: str, partitions: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """The committed offset of each partition that has one, with its pull offset if that is known.
+
+        Asks the server that keeps the group, not the list of groups, which may lack it for a while. Raises as `commit`.
+        """
+
+        async def ask() -> dict[tuple[str, int], tuple[int, int | None]]:
+            try:
+                found = await asyncio.to_thread(self._offsets.committed, group, sorted(partitions), self._timeout_s)
+                _check(found)
+            except KafkaException as error:
+                self._refuse(group, error)
+                raise
+            return {
+                (each.topic, each.partition): (each.offset, pulled_of(each.metadata))
+                for each in found
+                if each.offset >= 0
+            }
+
+        return await self._admin.until_answered(ask, self._timeout_s)
+
+    async def retention_s(self) -> float | None:
+        """How long Kafka keeps committed offsets of groups without members: the least `offsets.retention.minutes` of
+        its servers. None without the right to describe their settings. Raises LogUnavailable."""
+
+        async def ask() -> float | None:
+            try:
+                servers = (await self._admin.cluster()).nodes
+                settings = [await self._admin.settings(ResourceType.BROKER, str(each.id)) for each in servers]
+            except KafkaException as error:
+                if error.args[0].code() in FORBIDDEN:
+                    return None
+                raise
+            return min((int(each[RETENTION]) * 60.0 for each in settings), default=None)
+
+        return await self._admin.until_answered(ask, self._timeout_s)
 
     def _refuse(self, group: str, error: KafkaException) -> None:
         """Raise what asking again does not change."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from loadmanager.consumers.coordinator.ports import Committed
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
@@ -26,15 +27,31 @@ class KnownTopics:
         """So many times nothing is seen."""
         self.committed: dict[Partition, int] = {}
         self.pulled: dict[Partition, int] = {}
+        self.retained_s: float | None = 604_800.0
+        self.is_fresh = False
+        """Whether what was not committed has no offset; else it is at 0."""
         self.in_use = False
         """Whether Kafka has members of the group."""
         self.offsets = MemoryOffsets()
+
+    @property
+    def changed(self) -> dict[Partition, int]:
+        """What was committed, except at 0."""
+        return {each: offset for each, offset in self.committed.items() if offset}
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         if self.blind:
             self.blind -= 1
             return {}
         return {topic: self.known[topic] for topic in topics if topic in self.known}
+
+    async def commits(self, group: str, partitions: Collection[Partition]) -> Mapping[Partition, Committed]:
+        if self.is_fresh:
+            partitions = self.committed.keys() & set(partitions)
+        return {each: Committed(self.committed.get(each, 0), self.pulled.get(each)) for each in partitions}
+
+    async def retention_s(self) -> float | None:
+        return self.retained_s
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
         if self.in_use:

@@ -171,11 +171,11 @@ async def test_commits_of_who_does_not_hold_the_partition_are_refused(world: Wor
     offsets = {("orders", own): 7, ("orders", other): 9}
     refused = await world.coordinator.commit(GROUP, "a", member.epoch, member.revision, offsets)
     assert {partition: each.why for partition, each in refused.items()} == {("orders", other): Why.NOT_YOURS}
-    assert world.topics.committed == {("orders", own): 7}
+    assert world.topics.changed == {("orders", own): 7}
     await world.coordinator.leave(GROUP, "a")
     refused = await world.coordinator.commit(GROUP, "a", member.epoch, member.revision, {("orders", own): 8})
     assert refused[("orders", own)].why is Why.UNKNOWN_MEMBER
-    assert world.topics.committed == {("orders", own): 7}
+    assert world.topics.changed == {("orders", own): 7}
 
 
 async def test_new_partitions_are_seen(world: World) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.errors import Conflict
+from statechannel.adapters.kafka.group_commits import GroupCommits
 from tests.loadmanager.consumers.kafka_world import (
     PARTITIONS,
     WAIT_S,
@@ -45,6 +47,30 @@ async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) 
     assert_read_once(world, first, second, third)
     assert ("revoke", 3) in first.told
     assert not any(what == "lost" for each in (first, second, third) for what, _ in each.told)
+
+
+@pytest.mark.slow
+async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world: World) -> None:
+    await asyncio.to_thread(world.send, PARTITIONS)
+    commits = GroupCommits(world.kafka)
+    assert await commits.retention_s() == 604_800.0, "Kafka's default"
+    late: dict[str, Any] = {**world.options, "kafka": {**world.options["kafka"], "auto.offset.reset": "latest"}}
+    with GroupConsumer(world.group, [world.topic], **late) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            while len(consumer.assignment) < PARTITIONS:
+                assert await asyncio.to_thread(consumer.poll, 0.1) is None
+    partitions = [(world.topic, number) for number in range(PARTITIONS)]
+    found = await commits.committed(world.group.partition("://")[2], partitions)
+    assert found == dict.fromkeys(partitions, (1, 1))
+    await asyncio.to_thread(world.send, PARTITIONS)
+    seen = set[str]()
+    with GroupConsumer(world.group, [world.topic], **late) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            while len(seen) < PARTITIONS:
+                message = await asyncio.to_thread(consumer.poll, 0.1)
+                if message is not None:
+                    seen.add((message.value() or b"").decode())
+    assert seen == {str(number) for number in range(PARTITIONS, 2 * PARTITIONS)}
 
 
 @pytest.mark.slow
