@@ -157,7 +157,7 @@ _LONG = [
         "name": "Idempotency-Key",
         "in": "header",
         "required": False,
-        "description": "Of requests with the same key one is carried out, within 24 h; the others get its answer.",
+        "description": "Of requests with the same key (the last 20,000) one is carried out; the others get its answer.",
         "schema": {"type": "string", "pattern": "^[!#-~]{1,200}$"},
     },
     {

@@ -22,6 +22,7 @@ from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.channel.agreeing import Agreeing
 from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
+from loadmanager.cluster.agreed_time import AgreedTime
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.load_reports import LoadService
@@ -70,6 +71,7 @@ class IncarnationDependencies(Protocol):
     world: Dependencies
     channel: Channel
     proof_clock: ProofClock
+    time: AgreedTime
     membership: Membership
     fitness: Fitness
     views: Views
@@ -303,6 +305,7 @@ class Incarnation:
                 deps.views.readers,
                 world.clock_s,
                 world.wall_ms,
+                deps.time.now_ms,
                 world.nonce,
                 deps.note,
                 world.chunk_bundles,

@@ -26,6 +26,7 @@ from loadmanager.broker.serving import Serving
 from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.broker.waiting import StartRetries, Step, until_answered
 from loadmanager.channel.agreeing import Agreeing
+from loadmanager.cluster.agreed_time import AgreedTime
 from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.cluster.behind import LogWatch
 from loadmanager.cluster.dependencies import Dependencies
@@ -105,6 +106,8 @@ class Node:
             recovery_grace_s=settings.recovery_grace_s,
             now_s=world.clock_s(),
         )
+        self.time = AgreedTime(settings.advertised, world.clock_s, world.wall_ms)
+        self.channel.listen(self.time.take)
         self.views = Views(world.log, settings, world.wall_ms)
         self.live.on_change(lambda _old, new: self.views.follow(new))
         self.policies = PolicyStore(world.log, self._known, world.wall_ms, world.nonce, world.run_blocking)
@@ -112,9 +115,9 @@ class Node:
         self.views.brokers.on_change(self.usage_history.take)
         self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
         self.decisions = DecisionLog(
-            world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.run_blocking
+            world.log, lambda: self.settings.decision_retention_s, self.time.now_ms, world.run_blocking
         )
-        self.audit = AuditLog(world.log, lambda: self.settings.audit_retention_s, world.wall_ms, world.nonce)
+        self.audit = AuditLog(world.log, lambda: self.settings.audit_retention_s, self.time.now_ms, world.nonce)
         self.operation_log = OperationLog(world.log, world.wall_ms, world.nonce)
         self.told_topics = ToldTopics(world.log, world.wall_ms, world.nonce)
         self.quarantine = collect_evidence(self.channel, self.policies, lambda: self.settings)
@@ -183,6 +186,7 @@ class Node:
 
     async def _begin(self, retries: StartRetries) -> None:
         await retries.of(lambda: self.channel.catch_up(retries.left_s))
+        self.time.begin()
         if not await self.live.wait_ready(retries.left_s):
             self.note("the cluster's settings are not read yet: until then the settings of the start apply")
         await retries.of(lambda: self.policies.wait_ready(retries.left_s))

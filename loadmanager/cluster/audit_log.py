@@ -59,10 +59,10 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class AuditLog:
     """The entries of all brokers. `lost` counts those of this broker that the log did not take."""
 
-    def __init__(self, log: Log, retention_s: Callable[[], float], wall_ms: Callable[[], int], nonce: str) -> None:
-        self._journal: Journal[AuditEntry] = Journal(
-            log, AUDIT_TOPIC, _decode, retention_s=retention_s, wall_ms=wall_ms
-        )
+    def __init__(
+        self, log: Log, retention_s: Callable[[], float], now_ms: Callable[[], int | None], nonce: str
+    ) -> None:
+        self._journal: Journal[AuditEntry] = Journal(log, AUDIT_TOPIC, _decode, retention_s=retention_s, now_ms=now_ms)
         self._nonce = nonce
         self._number = 0
         self.lost = 0

@@ -38,6 +38,8 @@ class Found(msgspec.Struct, Generic[T], frozen=True):
 class Journal(Generic[T]):
     """Call `open()` first, and all methods on the log's loop. Each trim calls `retention_s`.
 
+    `now_ms` is the time by which entries are old, None if it is not known: then nothing is trimmed.
+
     `decode` gives the record in an entry's value, None if it cannot be read; `run_blocking` runs it. `seen` is called
     with each record that is read.
     """
@@ -49,7 +51,7 @@ class Journal(Generic[T]):
         decode: Callable[[bytes | None], T | None],
         *,
         retention_s: Callable[[], float],
-        wall_ms: Callable[[], int],
+        now_ms: Callable[[], int | None],
         run_blocking: Blocking = at_once,
         seen: Callable[[Found[T]], None] = lambda _: None,
     ) -> None:
@@ -57,10 +59,10 @@ class Journal(Generic[T]):
         self._log = log
         self._decode = decode
         self._retention_s = retention_s
-        self._wall_ms = wall_ms
+        self._now_ms = now_ms
         self._run_blocking = run_blocking
         self._seen = seen
-        self._trimmed_ms: int | None = None
+        self._trimmed_s: float | None = None
 
     async def open(self) -> None:
         """Create the topic, or check it. Raises LogUnavailable, TopicMismatch."""
@@ -73,9 +75,9 @@ class Journal(Generic[T]):
         """
         async with self._within(APPEND_TIMEOUT_S):
             await self._log.append(self.topic, 0, [Payload(key, value)])
-            now_ms = self._wall_ms()
-            if self._trimmed_ms is None or now_ms - self._trimmed_ms >= TRIM_EVERY_S * 1000:
-                self._trimmed_ms = now_ms
+            now_s, now_ms = asyncio.get_running_loop().time(), self._now_ms()
+            if now_ms is not None and (self._trimmed_s is None or now_s - self._trimmed_s >= TRIM_EVERY_S):
+                self._trimmed_s = now_s
                 await self.trim(now_ms)
 
     async def trim(self, now_ms: int) -> int:

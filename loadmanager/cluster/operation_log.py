@@ -11,9 +11,9 @@ A topic of one partition that every broker reads to its end. The law, by the sta
 | `Dropped` by who began it | refused            | unknown             | unknown    | refused |
 
 So of all brokers that get the same request, exactly one carries it out: a `Begun` counts only if the log took no other
-one of that id in the last `KEPT_S`, accepted or refused, except a dropped one. Nothing older matters, and only what is
-three times as old is trimmed: so a reader that starts later accepts no `Begun` that another one refuses. Beyond
-`KEPT_AT_MOST` operations, the oldest are forgotten earlier.
+one of that id among the last `KEPT_ENTRIES`, accepted or refused, except a dropped one. Nothing older matters, and only
+what is three times as far back is trimmed: so a reader that starts later accepts no `Begun` that another one refuses.
+Beyond `KEPT_AT_MOST` operations, the oldest are forgotten earlier. No clock decides here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from statechannel.runtime.topic_reader import TopicReader
 OPERATIONS_TOPIC = "operations"
 OPERATIONS = TopicSpec(OPERATIONS_TOPIC, 1)
 
-KEPT_S = 24 * 3600.0
-"""For so long a repeated request gets the answer of the first one."""
+KEPT_ENTRIES = 60_000
+"""A repeated request gets the first one's answer until so many entries follow the last `Begun` of its id."""
 
 KEPT_AT_MOST = 20_000
 """Of more operations, the oldest are forgotten."""
@@ -44,7 +44,9 @@ KEPT_AT_MOST = 20_000
 BODY_CHARACTERS, BODIES_CHARACTERS = 64 << 10, 32 << 20
 """The longest answer that is kept, and the length of all of them together."""
 
-TRIM_EVERY_S = 600.0
+TRIM_EVERY = 1_000
+"""Entries written by this broker between two trims."""
+
 TIMEOUT_S = 10.0
 
 
@@ -106,10 +108,10 @@ Entry = Begun | Cancelled | Ended | Dropped
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation, as of the entries that were read; `wanted_ms` is the log's time of its last `Begun`."""
+    """An operation, as of the entries that were read; `wanted` is the offset of its last `Begun`."""
 
     begun: Begun
-    wanted_ms: int
+    wanted: int
     offset: int
     cancelled: Cancelled | None = None
     ended: Ended | None = None
@@ -141,14 +143,12 @@ class OperationFold:
 
     def __init__(self) -> None:
         self._known: dict[str, Operation] = {}  # that which was not wanted for the longest time first
-        self._newest_ms = 0
         self.body_bytes = 0
         """The length of all kept answers together."""
 
     def apply(self, entry: LogEntry) -> Step | None:
         """Take the next entry, in the order of offsets; None for one that is no entry of operations."""
-        self._newest_ms = max(self._newest_ms, entry.appended_ms)
-        self._forget()
+        self._forget(entry.offset)
         try:
             given = _decode(entry.value or b"")
         except msgspec.MsgspecError:
@@ -166,10 +166,10 @@ class OperationFold:
         self._known[operation_id] = operation
         self.body_bytes += _length(operation) - (0 if before is None else _length(before))
 
-    def _forget(self) -> None:
+    def _forget(self, newest: int) -> None:
         while self._known:
             oldest = next(iter(self._known.values()))
-            if oldest.wanted_ms + KEPT_S * 1000 >= self._newest_ms and len(self._known) <= KEPT_AT_MOST:
+            if oldest.wanted + KEPT_ENTRIES >= newest and len(self._known) <= KEPT_AT_MOST:
                 return
             del self._known[oldest.id]
             self.body_bytes -= _length(oldest)
@@ -193,10 +193,10 @@ def _length(operation: Operation) -> int:
 def _after(before: Operation | None, given: Entry, entry: LogEntry) -> tuple[Operation | None, bool]:
     """The operation after an entry, and whether the law accepts it: the table above."""
     if before is None:
-        began = Operation(given, entry.appended_ms, entry.offset) if isinstance(given, Begun) else None
+        began = Operation(given, entry.offset, entry.offset) if isinstance(given, Begun) else None
         return began, began is not None
     if isinstance(given, Begun):
-        return msgspec.structs.replace(before, wanted_ms=entry.appended_ms), False
+        return msgspec.structs.replace(before, wanted=entry.offset), False
     if before.ended is not None:
         return before, False
     match given:
@@ -225,14 +225,13 @@ class OperationLog:
         self._log = log
         self._wall_ms = wall_ms
         self._nonce = nonce
-        self._written = 0
-        self._trimmed_ms = wall_ms()
+        self._written, self._trimmed = 0, -TRIM_EVERY
         self._fold = OperationFold()
         self._awaited: dict[str, asyncio.Future[Step]] = {}
         self._changed = asyncio.Event()
         self._cancels: dict[str, Callable[[], None]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
-        self._reader = TopicReader(log, OPERATIONS, self._take, TIMEOUT_S, since_ms=self._since_ms)
+        self._reader = TopicReader(log, OPERATIONS, self._take, TIMEOUT_S)
 
     # --- reading
 
@@ -244,7 +243,7 @@ class OperationLog:
         """Raises NotFound."""
         found = self._fold.get(operation_id)
         if found is None:
-            raise NotFound(f"there is no operation {operation_id}; they are kept for {KEPT_S / 3600:g} h")
+            raise NotFound(f"there is no operation {operation_id}; the last {KEPT_AT_MOST:,} are kept")
         return found
 
     async def ended(self, operation_id: str, timeout_s: float) -> Operation | None:
@@ -337,17 +336,14 @@ class OperationLog:
             self._awaited.pop(entry.entry, None)
 
     async def _trim(self) -> None:
-        now_ms = self._wall_ms()
-        if now_ms - self._trimmed_ms < TRIM_EVERY_S * 1000:
+        if self._written - self._trimmed < TRIM_EVERY:
             return
-        self._trimmed_ms = now_ms
-        since_ms = max(0, now_ms - round(3 * KEPT_S * 1000))
-        await self._log.trim(OPERATIONS_TOPIC, 0, await self._log.offset_at(OPERATIONS_TOPIC, 0, since_ms))
+        self._trimmed = self._written
+        (begin,), (end,) = await self._log.begins(OPERATIONS_TOPIC), await self._log.ends(OPERATIONS_TOPIC)
+        if end - 3 * KEPT_ENTRIES > begin:
+            await self._log.trim(OPERATIONS_TOPIC, 0, end - 3 * KEPT_ENTRIES)
 
     # --- running
-
-    def _since_ms(self) -> int:
-        return max(0, self._wall_ms() - round(2 * KEPT_S * 1000))
 
     async def start(self) -> None:
         """Create or check the topic. Raises LogUnavailable, TopicMismatch; can be repeated."""

@@ -1,7 +1,8 @@
 """Readers of the channel's log, which register their positions: nothing that they still want is trimmed.
 
-Decides which registrations are accepted. A registration lasts for `reader_ttl_s`, so that a forgotten reader does not
-hold the log for ever; registering again renews it. `retention.py` decides how far the log is trimmed.
+Decides which registrations are accepted. A registration lasts for `reader_ttl_s` from when a broker read it, by elapsed
+time, so that a forgotten reader does not hold the log; registering again renews it. `retention.py` decides how far the
+log is trimmed.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ class ChannelReader(msgspec.Struct, frozen=True):
     registered_ms: int
 
 
-def readers_view(log: Log, ttl_s: float, clock_ms: Callable[[], int]) -> TableView[ChannelReader]:
-    """The view of all registered readers, by name."""
+def readers_view(log: Log, ttl_s: float) -> TableView[ChannelReader]:
+    """The view of all registered readers, by name. A registration's age counts from when this process read it."""
     return TableView(
         log,
         TOPIC,
         decode=msgspec.json.Decoder(ChannelReader).decode,
         encode=msgspec.json.encode,
         ttl_s=ttl_s,
-        clock_ms=clock_ms,
+        clock_ms=lambda: 0,
         partitions=1,
     )
 

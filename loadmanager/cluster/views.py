@@ -35,7 +35,7 @@ class Views:
             clock_ms=wall_ms,
             partitions=1,
         )
-        self.readers = readers_view(log, settings.reader_ttl_s, wall_ms)
+        self.readers = readers_view(log, settings.reader_ttl_s)
         self._all = (self.brokers, self.bundles, self.suspicions, self.readers)
 
     @property

@@ -6,6 +6,7 @@ grow. A record that cannot be read is skipped.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -46,7 +47,7 @@ class DecisionLog:
         self,
         log: Log,
         retention_s: Callable[[], float],
-        wall_ms: Callable[[], int],
+        now_ms: Callable[[], int | None],
         run_blocking: Blocking = at_once,
         topic: str = DECISIONS_TOPIC,
     ) -> None:
@@ -55,13 +56,12 @@ class DecisionLog:
             topic,
             _readable,
             retention_s=retention_s,
-            wall_ms=wall_ms,
+            now_ms=now_ms,
             run_blocking=run_blocking,
             seen=self._keep_place,
         )
         self._run_blocking = run_blocking
-        self._wall_ms = wall_ms
-        self._large_ms: int | None = None
+        self._large_s: float | None = None
         """When a large model was kept last."""
         self._places: OrderedDict[str, int] = OrderedDict()
 
@@ -75,22 +75,22 @@ class DecisionLog:
         Raises LogUnavailable, at the latest after APPEND_TIMEOUT_S, when the record may be there or not; ValueError if
         the record is too large.
         """
-        data = await self._run_blocking(partial(self._encoded, record))
+        data = await self._run_blocking(partial(self._encoded, record, asyncio.get_running_loop().time()))
         try:
             await self._journal.append(record.id.encode(), data)
         except RecordTooLarge:
             data = await self._run_blocking(partial(encode, record, len(data) // 2))
             await self._journal.append(record.id.encode(), data)
 
-    def _encoded(self, record: DecisionRecord) -> bytes:
-        data, now_ms = encode(record), self._wall_ms()
+    def _encoded(self, record: DecisionRecord, now_s: float) -> bytes:
+        data = encode(record)
         if record.model is None or len(data) <= LARGE_BYTES:
             return data
-        kept_ms = self._large_ms
-        if not record.decision.moves and kept_ms is not None and now_ms - kept_ms < LARGE_EVERY_S * 1000:
+        kept_s = self._large_s
+        if not record.decision.moves and kept_s is not None and now_s - kept_s < LARGE_EVERY_S:
             why = f"nothing was moved, and then so large a model is kept only every {LARGE_EVERY_S / 60:g} min"
             return encode(msgspec.structs.replace(record, model=None, without_model=why))
-        self._large_ms = now_ms
+        self._large_s = now_s
         return data
 
     async def trim(self, now_ms: int) -> int:

@@ -30,7 +30,7 @@ def operations() -> None:
 )
 @shows
 def list_(remote: Remote, state: str | None, by: str | None, limit: int) -> None:
-    """List operations of the last 24 h, newest first: your own, or those of all for viewers of the cluster."""
+    """List the last operations, newest first: your own, or those of all for viewers of the cluster."""
     found = run(ask(remote, "GET", "/v1/operations", query={"state": state, "by": by, "limit": str(limit)}))
     rows = [
         (each["id"], _state(each), each["action"], each["about"], each["principal"], age(each["begun_ms"]))

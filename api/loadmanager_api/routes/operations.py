@@ -26,7 +26,7 @@ async def list_operations(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> list[OperationShown]:
-    """List operations of the last 24 h, newest first: your own, or those of all if you are viewer of the cluster."""
+    """List the last operations, newest first: your own, or those of all if you are viewer of the cluster."""
     everything = may.has(AccessRole.VIEWER)
     found = [
         each

@@ -57,6 +57,8 @@ class KeeperDependencies(msgspec.Struct, frozen=True):
     name: Callable[[], str]
     clock_s: Callable[[], float]
     wall_ms: Callable[[], int]
+    now_ms: Callable[[], int | None]
+    """The agreed time, by which snapshots are old; None if it is not known: then nothing is trimmed."""
     note: Callable[[str], None]
     steps: Turnstile = msgspec.field(default_factory=lambda: Turnstile(1))
     """Every step of milliseconds passes here: one of the process's in each turn of the loop."""
@@ -140,7 +142,7 @@ class Keeper:
 
     def _plan(self) -> Plan[SnapshotInfo]:
         deps = self._deps
-        return plan(self.good, deps.wall_ms(), self._settings.retention_s, deps.wanted(self.partition))
+        return plan(self.good, deps.now_ms() or 0, self._settings.retention_s, deps.wanted(self.partition))
 
     async def _sure_plan(self) -> Plan[SnapshotInfo]:
         """A plan whose base decodes, if the base is not the oldest snapshot listed."""

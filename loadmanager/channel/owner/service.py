@@ -51,6 +51,7 @@ class OwnerDependencies(msgspec.Struct, frozen=True):
     readers: TableView[ChannelReader]
     clock_s: Callable[[], float]
     wall_ms: Callable[[], int]
+    now_ms: Callable[[], int | None]
     nonce: str
     note: Callable[[str], None]
     chunk_bundles: int = CHUNK_BUNDLES
@@ -102,6 +103,7 @@ class ChannelOwner:
             name=lambda: f"{world.nonce}-{me.incarnation}-{next(self._numbers)}",
             clock_s=world.clock_s,
             wall_ms=world.wall_ms,
+            now_ms=world.now_ms,
             note=world.note,
             steps=world.channel.replica.steps,
             chunk_bundles=world.chunk_bundles,

@@ -7,7 +7,7 @@ import pytest
 
 from loadmanager.cluster import operation_log
 from loadmanager.cluster.operation_log import (
-    KEPT_S,
+    KEPT_ENTRIES,
     Begun,
     Cancelled,
     Dropped,
@@ -87,21 +87,32 @@ def test_a_second_copy_of_an_entry_changes_nothing() -> None:
     assert (found.state, found.offset, found.ended, len(fold)) == (OperationState.ENDED, 0, ENDED, 1)
 
 
-def test_an_operation_is_forgotten_by_the_log_s_time() -> None:
-    fold, kept_ms = OperationFold(), round(KEPT_S * 1000)
-    fold.apply(taken(0, BEGUN, 1_000))
-    fold.apply(taken(1, ENDED, 1_000))
-    fold.apply(taken(2, b"no entry", 1_000 + kept_ms))
+def test_an_operation_is_forgotten_by_the_entries_that_follow_it() -> None:
+    fold = OperationFold()
+    fold.apply(taken(0, BEGUN))
+    fold.apply(taken(1, ENDED))
+    fold.apply(taken(KEPT_ENTRIES, b"no entry"))
     assert state_of(fold) == "ended"
-    fold.apply(taken(3, b"no entry", 1_001 + kept_ms))
+    fold.apply(taken(KEPT_ENTRIES + 1, b"no entry"))
     assert (state_of(fold), fold.body_bytes) == ("unknown", 0)
-    fold.apply(taken(4, AGAIN, 1_001 + kept_ms))
+    fold.apply(taken(KEPT_ENTRIES + 2, AGAIN))
     assert state_of(fold) == "running"
 
 
+def test_no_time_of_the_log_makes_an_operation_forgotten() -> None:
+    fold, year_ms = OperationFold(), 365 * 86_400_000
+    fold.apply(taken(0, BEGUN, year_ms))
+    fold.apply(taken(1, ENDED, year_ms))
+    for offset, at_ms in enumerate((10 * year_ms, 0, year_ms), 2):
+        step = fold.apply(taken(offset, AGAIN, at_ms))
+        assert step is not None
+        assert not step.accepted
+    assert state_of(fold) == "ended"
+
+
 def test_a_reader_that_begins_later_agrees_about_what_is_not_forgotten() -> None:
-    kept_ms = round(KEPT_S * 1000)
-    entries = [taken(0, BEGUN, 0), taken(1, ENDED, 0), taken(2, AGAIN, kept_ms + 1), taken(3, FOREIGN, kept_ms + 2)]
+    kept = KEPT_ENTRIES
+    entries = [taken(0, BEGUN), taken(1, ENDED), taken(kept + 1, AGAIN), taken(kept + 2, FOREIGN)]
     whole, late = OperationFold(), OperationFold()
     for each in entries:
         whole.apply(each)
@@ -111,18 +122,18 @@ def test_a_reader_that_begins_later_agrees_about_what_is_not_forgotten() -> None
 
 
 def test_a_refused_attempt_keeps_the_operation_known() -> None:
-    kept_ms = round(KEPT_S * 1000)
+    kept = KEPT_ENTRIES
     attempts = [msgspec.structs.replace(AGAIN, entry=f"c.{n}") for n in range(4)]
-    times = [0, kept_ms * 2 // 3, kept_ms * 4 // 3, kept_ms * 2]
+    offsets = [2, kept * 2 // 3, kept * 4 // 3, kept * 2]
     whole, late = OperationFold(), OperationFold()
-    whole.apply(taken(0, BEGUN, 0))
-    whole.apply(taken(1, ENDED, 0))
-    for offset, (each, at_ms) in enumerate(zip(attempts, times, strict=True), 2):
+    whole.apply(taken(0, BEGUN))
+    whole.apply(taken(1, ENDED))
+    for offset, each in zip(offsets, attempts, strict=True):
         for fold in (whole, late):
-            step = fold.apply(taken(offset, each, at_ms))
+            step = fold.apply(taken(offset, each))
             assert step is not None
             assert not step.accepted or (fold is late and offset == 2), "only who saw nothing before accepts it"
-    whole.apply(taken(9, b"no entry", kept_ms * 3 + 1))
+    whole.apply(taken(kept * 3 + 1, b"no entry"))
     assert state_of(whole) == "unknown"
 
 

@@ -69,6 +69,7 @@ class Owner:
             name=self._next_name,
             clock_s=lambda: world.now_s,
             wall_ms=world.wall_ms,
+            now_ms=world.wall_ms,
             note=self.notes.append,
         )
         self.keeper = Keeper(0, deps, settings, self.counts)
@@ -160,7 +161,9 @@ async def test_a_clock_that_was_ahead_does_not_put_off_the_next_snapshot_for_lon
     async with owner(world, "a:1", changed(PROMPT, schedule=ScheduleSettings(100, HOUR_S), retention_s=60.0)) as a:
         await a.keeper.open()
         await asyncio.sleep(HOUR_S)
-        ahead = msgspec.structs.replace(a.keeper._deps, wall_ms=lambda: world.wall_ms() + 10**9)
+        ahead = msgspec.structs.replace(
+            a.keeper._deps, wall_ms=lambda: world.wall_ms() + 10**9, now_ms=lambda: world.wall_ms() + 10**9
+        )
         a.keeper._deps, own = ahead, a.keeper._deps
         assert await a.keeper.attend() is not None
         a.keeper._deps = own

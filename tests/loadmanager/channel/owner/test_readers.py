@@ -35,7 +35,7 @@ async def registered(world: World, entries: int = 10) -> AsyncGenerator[Readers]
     world.log.open_topic(TopicSpec(TOPIC, 2))
     for partition in (0, 1):
         world.log.append(TOPIC, partition, [Payload(None, b"x")] * entries)
-    view = readers_view(log, TTL_S, world.wall_ms)
+    view = readers_view(log, TTL_S)
     await view.start()
     running = asyncio.get_running_loop().create_task(view.run())
     try:

@@ -1,0 +1,92 @@
+"""The time that decides what is trimmed: never this broker's wall clock alone.
+
+Every broker writes its wall clock into its records in the channel, several times a minute. This broker compares them
+with its own clock. While a live broker's clock is further away than `APART_MS`, there is no agreed time, and nothing is
+trimmed: which of the two is right is not known. Without other live brokers, time goes on from the last record of
+another broker, or of this one before its start, by elapsed monotonic time, and never beyond the own wall clock. Pure:
+the shell gives records and clocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from statechannel.law.verdict import Change
+
+APART_MS = 60_000
+"""Clocks of brokers may differ so much, with the delay of the log."""
+
+FRESH_S = 60.0
+"""A broker counts as live for so long after its last record."""
+
+KNOWN_AT_MOST = 2_000
+"""Of more brokers, those heard longest ago are forgotten."""
+
+
+_BEFORE = ""
+"""Stands for this broker before its start, among the names of others."""
+_log = logging.getLogger(__name__)
+
+
+class AgreedTime:
+    """`take` gets each accepted change of the channel. `clock_s` is monotonic."""
+
+    def __init__(self, name: str, clock_s: Callable[[], float], wall_ms: Callable[[], int]) -> None:
+        self._name = name
+        self._clock_s = clock_s
+        self._wall_ms = wall_ms
+        self._has_begun = False
+        self._told = frozenset[str]()
+        """Brokers whose clock is apart from ours, as the log has told."""
+        self._heard: dict[str, tuple[float, int]] = {}
+        """By broker, the oldest first: when its last record was read, on the monotonic clock, and the record's time."""
+
+    def begin(self) -> None:
+        """What was in the channel at the start is read: own records are new from now on."""
+        self._has_begun = True
+
+    def take(self, change: Change) -> None:
+        """Note the time in a record of another broker, or in one of before our start."""
+        name = change.record.actor.name
+        if name == self._name:
+            if self._has_begun:
+                return
+            name = _BEFORE
+        self._heard.pop(name, None)
+        self._heard[name] = self._clock_s(), change.record.at_ms
+        if len(self._heard) > KNOWN_AT_MOST:
+            del self._heard[next(iter(self._heard))]
+
+    def apart_ms(self) -> dict[str, int]:
+        """How far each live broker's clock is ahead of this one's, if that is more than `APART_MS`."""
+        now_s, own_ms = self._clock_s(), self._wall_ms()
+        apart = {
+            name: self._moved_on(heard, now_s) - own_ms
+            for name, heard in self._heard.items()
+            if name != _BEFORE and now_s - heard[0] <= FRESH_S
+        }
+        return {name: ms for name, ms in apart.items() if abs(ms) > APART_MS}
+
+    def now_ms(self) -> int | None:
+        """The lowest of what live brokers' clocks and the own one say; None while they do not agree."""
+        apart = self.apart_ms()
+        if apart.keys() != self._told:
+            self._told = frozenset(apart)
+            for name, ms in apart.items():
+                which = "behind" if ms > 0 else "ahead of"
+                _log.warning(
+                    "this broker's clock is %.0f s %s that of %s: correct the wrong one; nothing is trimmed until then",
+                    abs(ms) / 1000, which, name,
+                )  # fmt: skip
+        if apart:
+            return None
+        now_s, own_ms = self._clock_s(), self._wall_ms()
+        fresh = [heard for name, heard in self._heard.items() if name != _BEFORE and now_s - heard[0] <= FRESH_S]
+        known = fresh or list(self._heard.values())[-1:]
+        return min([own_ms, *(self._moved_on(heard, now_s) for heard in known)])
+
+    @staticmethod
+    def _moved_on(heard: tuple[float, int], now_s: float) -> int:
+        heard_s, at_ms = heard
+        return at_ms + round((now_s - heard_s) * 1000)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from loadmanager.cluster.agreed_time import FRESH_S, AgreedTime
+from loadmanager.cluster.journal import TRIM_EVERY_S, Journal
+from statechannel.law.record import BrokerId
+
+YEAR_MS = 365 * 86_400_000
+START_MS = 50 * YEAR_MS
+
+
+class Clocks:
+    """A broker's clocks: the time that passed, and how far its wall clock is off."""
+
+    def __init__(self, off_ms: int = 0) -> None:
+        self.s, self.off_ms = 0.0, off_ms
+        self.time = AgreedTime("a:1", lambda: self.s, lambda: self.right_ms() + self.off_ms)
+
+    def right_ms(self) -> int:
+        return START_MS + round(self.s * 1000)
+
+    def hear(self, name: str, off_ms: int = 0) -> None:
+        record = SimpleNamespace(actor=BrokerId(name, 1), at_ms=self.right_ms() + off_ms)
+        self.time.take(cast("Any", SimpleNamespace(record=record)))
+
+
+def test_a_broker_that_never_heard_another_one_has_its_own_time() -> None:
+    clocks = Clocks()
+    clocks.hear("a:1", YEAR_MS)  # its own record, from an earlier process
+    assert clocks.time.now_ms() == START_MS
+
+
+def test_a_broker_that_starts_alone_with_a_wrong_clock_goes_on_from_its_own_last_record() -> None:
+    clocks = Clocks(YEAR_MS)
+    clocks.hear("a:1", -5_000)
+    clocks.time.begin()
+    clocks.s = 3_600.0
+    clocks.hear("a:1", YEAR_MS)
+    assert clocks.time.now_ms() == clocks.right_ms() - 5_000
+    assert not clocks.time.apart_ms()
+
+
+def test_clocks_that_are_apart_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks(YEAR_MS)
+    clocks.hear("b:1")
+    for _ in range(2):
+        assert clocks.time.now_ms() is None
+    assert caplog.text.count("31536000 s ahead of that of b:1: correct the wrong one") == 1
+
+
+@pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS, 61_000, -61_000])
+def test_there_is_no_time_while_two_disagree_whoever_is_right(off_ms: int) -> None:
+    own_is_off, other_is_off = Clocks(off_ms), Clocks()
+    own_is_off.hear("b:1")
+    other_is_off.hear("b:1", off_ms)
+    assert own_is_off.time.now_ms() is None
+    assert other_is_off.time.now_ms() is None
+    assert own_is_off.time.apart_ms() == {"b:1": -off_ms}
+    assert other_is_off.time.apart_ms() == {"b:1": off_ms}
+
+
+def test_of_clocks_that_agree_the_lowest_counts() -> None:
+    clocks = Clocks()
+    clocks.hear("b:1", 500)
+    clocks.hear("c:1", -2_000)
+    assert clocks.time.now_ms() == START_MS - 2_000
+
+
+def test_a_broker_left_alone_goes_on_from_the_last_one_it_heard() -> None:
+    clocks = Clocks(YEAR_MS)
+    clocks.hear("b:1")
+    clocks.s = 3_600.0
+    assert clocks.time.now_ms() == clocks.right_ms()
+
+
+def test_what_a_broker_ahead_wrote_does_not_count_once_it_is_gone() -> None:
+    clocks = Clocks()
+    clocks.hear("b:1", YEAR_MS)
+    clocks.s = FRESH_S + 1
+    assert clocks.time.now_ms() == clocks.right_ms()
+
+
+async def test_a_journal_is_not_trimmed_while_the_time_is_not_known() -> None:
+    asked: list[int] = []
+
+    class Log:
+        async def append(self, *_: object) -> None: ...
+
+        async def offset_at(self, _topic: str, _partition: int, at_ms: int) -> int:
+            asked.append(at_ms)
+            return 0
+
+        async def begins(self, _topic: str) -> tuple[int, ...]:
+            return (0,)
+
+    clocks = Clocks(YEAR_MS)
+    clocks.hear("b:1")
+    journal: Journal[bytes] = Journal(
+        cast("Any", Log()), "audit", lambda value: value, retention_s=lambda: TRIM_EVERY_S, now_ms=clocks.time.now_ms
+    )
+    await journal.append(b"k", b"v")
+    assert asked == []
+    clocks.off_ms = 0  # the clock is right again
+    await journal.append(b"k", b"v")
+    assert asked == [START_MS - round(TRIM_EVERY_S * 1000)]
