@@ -53,6 +53,7 @@ async def _run(kind: str) -> None:
             name=lambda: f"bench-{next(numbers)}",
             clock_s=time.monotonic,
             wall_ms=lambda: time.time_ns() // 1_000_000,
+            now_ms=lambda: time.time_ns() // 1_000_000,
             note=print,
         )
         settings = KeeperSettings(ScheduleSettings(records=1, interval_s=3600), retention_s=3600, timeout_s=60)

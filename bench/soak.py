@@ -77,6 +77,7 @@ def _keeper(channel: Channel) -> Keeper:
         name=lambda: f"bench-{next(numbers)}",
         clock_s=time.monotonic,
         wall_ms=lambda: time.time_ns() // 1_000_000,
+        now_ms=lambda: time.time_ns() // 1_000_000,
         note=print,
     )
     schedule = ScheduleSettings(records=RECORDS_A_SNAPSHOT, interval_s=3600)

@@ -36,7 +36,7 @@ def decided(
     )  # fmt: skip
 
 
-def over(log, topic: str, retention_s: float = 3_600.0, wall_ms: Callable[[], int] = lambda: 0) -> DecisionLog:
+def over(log, topic: str, retention_s: float = 3_600.0, wall_ms: Callable[[], int | None] = lambda: 0) -> DecisionLog:
     return DecisionLog(log, lambda: retention_s, wall_ms, topic=topic)
 
 
@@ -164,33 +164,35 @@ async def test_what_is_too_old_is_trimmed_and_the_rest_is_found_still(decisions)
     assert [each.id for each in await decisions.newest(10)] == ["1.3", "1.2"]
 
 
-async def test_the_leader_trims_as_it_appends_but_not_each_time(logs, topic):
-    now_ms = 0
+async def test_the_leader_trims_as_it_appends_but_not_each_time(logs, topic, monkeypatch: pytest.MonkeyPatch):
+    now_ms: int | None = None
     decisions = over(await logs.open(), topic, 1.0, lambda: now_ms)
     await decisions.open()
-    await decisions.append(decided(1, 1))
+    await decisions.append(decided(1, 1))  # the time is not known: nothing is trimmed
     now_ms = await took_ms(decisions, "1.1") + 2_000
     await decisions.append(decided(1, 2))
     assert await decisions.get("1.1") is None
     assert await decisions.newest(1) == []  # a second later by the leader's clock, all of it was too old
     now_ms += 10_000
+    monkeypatch.setattr(journal, "TRIM_EVERY_S", 1e9)
     await decisions.append(decided(1, 3))
     assert [each.id for each in await decisions.newest(9)] == ["1.3"]
 
 
 async def test_large_models_of_quiet_rounds_are_kept_now_and_then(logs, topic, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decision_log, "LARGE_BYTES", 100)
-    now_ms = 0
-    decisions = over(await logs.open(), topic, 1e9, lambda: now_ms)
+    decisions, passed_ms = over(await logs.open(), topic, 1e9), 0
     await decisions.open()
     for number, moved, at_ms in [
         (1, None, 0),
-        (2, None, 599_999),
-        (3, 5, 599_999),
-        (4, None, 1_199_998),
-        (5, None, 1_199_999),
+        (2, None, 590_000),
+        (3, 5, 590_000),
+        (4, None, 1_180_000),
+        (5, None, 1_190_000),
     ]:
-        now_ms = at_ms
+        if decisions._large_s is not None:  # as if this time had passed
+            decisions._large_s -= (at_ms - passed_ms) / 1000
+        passed_ms = at_ms
         await decisions.append(decided(1, number, moved))
     kept = {each.id: each.has_model for each in await decisions.newest(10)}
     assert kept == {"1.1": True, "1.2": False, "1.3": True, "1.4": False, "1.5": True}
