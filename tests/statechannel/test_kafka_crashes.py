@@ -104,7 +104,7 @@ from statechannel.adapters.kafka.groups import KafkaGroups
 from statechannel.errors import LogUnavailable
 async def main():
     try:
-        await KafkaGroups(sys.argv[1], request_timeout_s=15.0).committed(sys.argv[2])
+        await KafkaGroups(sys.argv[1], request_timeout_s=8.0).committed(sys.argv[2])
     except LogUnavailable as error:
         print(error)
 asyncio.run(main())

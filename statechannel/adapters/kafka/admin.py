@@ -85,16 +85,20 @@ class Admin:
         deadline, owned = loop.time() + timeout_s, self._owned
         self._latest_trouble()
         self._trouble.latest = ""  # an earlier trouble explains nothing
+        refused: Exception | None = None
 
         async def asked() -> T:
             async with asyncio.timeout_at(deadline):
                 return await ask()
 
         def failed(error: Exception, _: float) -> None:
+            nonlocal refused
+            if not is_silent(error):
+                refused = error  # the last attempt, which the deadline cuts short, says less
             if is_forbidden(error):
                 raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
             if loop.time() + RETRY_PAUSE_S >= deadline:
-                why = self._why(error)
+                why = self._why(refused or error)
                 self._replace(owned)
                 raise LogUnavailable(
                     f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {why}; "
@@ -171,10 +175,12 @@ class Admin:
         return self._trouble.latest
 
     def _why(self, error: BaseException) -> str:
-        silent = isinstance(error, TimeoutError) or (
-            isinstance(error, KafkaException) and error.args[0].code() in UNANSWERED
-        )
-        return (self._latest_trouble() if silent else "") or text_of(error)
+        return (self._latest_trouble() if is_silent(error) else "") or text_of(error)
+
+
+def is_silent(error: BaseException) -> bool:
+    """Whether no answer came."""
+    return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in UNANSWERED)
 
 
 def is_forbidden(error: BaseException) -> bool:
