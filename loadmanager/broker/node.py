@@ -186,7 +186,7 @@ class Node:
 
     async def _begin(self, retries: StartRetries) -> None:
         await retries.of(lambda: self.channel.catch_up(retries.left_s))
-        self.time.begin()
+        self.time.begin(found.at_ms for found in self.channel.loaded if found is not None)
         if not await self.live.wait_ready(retries.left_s):
             self.note("the cluster's settings are not read yet: until then the settings of the start apply")
         await retries.of(lambda: self.policies.wait_ready(retries.left_s))

@@ -3,14 +3,14 @@
 Every broker writes its wall clock into its records in the channel, several times a minute. This broker compares them
 with its own clock. While a live broker's clock is further away than `APART_MS`, there is no agreed time, and nothing is
 trimmed: which of the two is right is not known. Without other live brokers, time goes on from the last record of
-another broker, or of this one before its start, by elapsed monotonic time, and never beyond the own wall clock. Pure:
-the shell gives records and clocks.
+another broker, or from what the channel showed at the start, by elapsed monotonic time, and never beyond the own wall
+clock. Pure: the shell gives records and clocks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from statechannel.law.verdict import Change
 
@@ -25,7 +25,7 @@ KNOWN_AT_MOST = 2_000
 
 
 _BEFORE = ""
-"""Stands for this broker before its start, among the names of others."""
+"""Stands, among the names of others, for all that was written before this broker's start."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,17 +42,20 @@ class AgreedTime:
         self._heard: dict[str, tuple[float, int]] = {}
         """By broker, the oldest first: when its last record was read, on the monotonic clock, and the record's time."""
 
-    def begin(self) -> None:
-        """What was in the channel at the start is read: own records are new from now on."""
+    def begin(self, snapshots_ms: Iterable[int]) -> None:
+        """What was in the channel at the start is read; these are the times of the snapshots that it began with.
+
+        Only a channel without records and snapshots, where nothing can be lost, lets time begin with the own clock.
+        """
         self._has_begun = True
+        if _BEFORE not in self._heard:
+            self._heard[_BEFORE] = self._clock_s(), max(snapshots_ms, default=self._wall_ms())
 
     def take(self, change: Change) -> None:
-        """Note the time in a record of another broker, or in one of before our start."""
-        name = change.record.actor.name
+        """Note the time in a record of another broker, or of any before our start: its writer need not be live."""
+        name = change.record.actor.name if self._has_begun else _BEFORE
         if name == self._name:
-            if self._has_begun:
-                return
-            name = _BEFORE
+            return
         self._heard.pop(name, None)
         self._heard[name] = self._clock_s(), change.record.at_ms
         if len(self._heard) > KNOWN_AT_MOST:
@@ -69,7 +72,7 @@ class AgreedTime:
         return {name: ms for name, ms in apart.items() if abs(ms) > APART_MS}
 
     def now_ms(self) -> int | None:
-        """The lowest of what live brokers' clocks and the own one say; None while they do not agree."""
+        """The lowest of what live brokers' clocks and the own one say; None before `begin`, and while they disagree."""
         apart = self.apart_ms()
         if apart.keys() != self._told:
             self._told = frozenset(apart)
@@ -79,7 +82,7 @@ class AgreedTime:
                     "this broker's clock is %.0f s %s that of %s: correct the wrong one; nothing is trimmed until then",
                     abs(ms) / 1000, which, name,
                 )  # fmt: skip
-        if apart:
+        if apart or not self._has_begun:
             return None
         now_s, own_ms = self._clock_s(), self._wall_ms()
         fresh = [heard for name, heard in self._heard.items() if name != _BEFORE and now_s - heard[0] <= FRESH_S]

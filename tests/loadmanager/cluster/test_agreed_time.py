@@ -16,9 +16,11 @@ START_MS = 50 * YEAR_MS
 class Clocks:
     """A broker's clocks: the time that passed, and how far its wall clock is off."""
 
-    def __init__(self, off_ms: int = 0) -> None:
+    def __init__(self, off_ms: int = 0, *, begun: bool = True) -> None:
         self.s, self.off_ms = 0.0, off_ms
         self.time = AgreedTime("a:1", lambda: self.s, lambda: self.right_ms() + self.off_ms)
+        if begun:
+            self.time.begin([])
 
     def right_ms(self) -> int:
         return START_MS + round(self.s * 1000)
@@ -28,20 +30,48 @@ class Clocks:
         self.time.take(cast("Any", SimpleNamespace(record=record)))
 
 
-def test_a_broker_that_never_heard_another_one_has_its_own_time() -> None:
-    clocks = Clocks()
-    clocks.hear("a:1", YEAR_MS)  # its own record, from an earlier process
-    assert clocks.time.now_ms() == START_MS
+def test_there_is_no_time_before_the_channel_is_read() -> None:
+    assert Clocks(begun=False).time.now_ms() is None
 
 
-def test_a_broker_that_starts_alone_with_a_wrong_clock_goes_on_from_its_own_last_record() -> None:
-    clocks = Clocks(YEAR_MS)
-    clocks.hear("a:1", -5_000)
-    clocks.time.begin()
+@pytest.mark.parametrize("name", ["a:1", "b:1"])
+def test_a_broker_that_starts_with_a_wrong_clock_goes_on_from_the_last_record(name: str) -> None:
+    clocks = Clocks(YEAR_MS, begun=False)
+    clocks.hear(name, -5_000)
+    clocks.time.begin([START_MS - 9_000])
     clocks.s = 3_600.0
     clocks.hear("a:1", YEAR_MS)
     assert clocks.time.now_ms() == clocks.right_ms() - 5_000
+
+
+def test_a_broker_that_finds_a_snapshot_alone_goes_on_from_it() -> None:
+    clocks = Clocks(YEAR_MS, begun=False)
+    clocks.time.begin([START_MS - 9_000, START_MS - 5_000])
+    assert clocks.time.now_ms() == START_MS - 5_000
+    clocks.s = 3_600.0
+    assert clocks.time.now_ms() == clocks.right_ms() - 5_000
+
+
+def test_a_snapshot_from_the_future_does_not_count() -> None:
+    clocks = Clocks(begun=False)
+    clocks.time.begin([START_MS + YEAR_MS])
+    assert clocks.time.now_ms() == START_MS
+
+
+@pytest.mark.parametrize(("off_ms", "counts_ms"), [(YEAR_MS, 0), (-YEAR_MS, -YEAR_MS)])
+def test_a_clock_that_jumps_takes_no_time_along_that_has_not_passed(off_ms: int, counts_ms: int) -> None:
+    clocks = Clocks()
+    clocks.s, clocks.off_ms = 3_600.0, off_ms
+    assert clocks.time.now_ms() == clocks.right_ms() + counts_ms
+
+
+def test_old_records_that_are_read_at_the_start_are_nobody_s_clock(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks(begun=False)
+    clocks.hear("b:1", -8 * 3_600_000)
+    clocks.time.begin([])
+    assert clocks.time.now_ms() == START_MS - 8 * 3_600_000
     assert not clocks.time.apart_ms()
+    assert not caplog.text
 
 
 def test_clocks_that_are_apart_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
