@@ -25,6 +25,8 @@ READ_TIMEOUT_S = 20.0
 TRIM_EVERY_S = 600.0
 LOOKED_THROUGH = 2_000
 """How many entries a search reads at most."""
+TRIMMED_AT_ONCE = 5_000
+"""A trim removes up to a batch more than so many."""
 
 
 class Found(msgspec.Struct, Generic[T], frozen=True):
@@ -81,11 +83,28 @@ class Journal(Generic[T]):
                 await self.trim(now_ms)
 
     async def trim(self, now_ms: int) -> int:
-        """Trim what the log took more than the retention ago; the new begin of the topic. Raises LogUnavailable."""
-        before = await self.offset_at(max(0, now_ms - round(self._retention_s() * 1000)))
-        if before > await self.begin():
-            await self._log.trim(self.topic, 0, before)
-        return before
+        """Trim what the log took more than the retention ago; the new begin of the topic. Raises LogUnavailable.
+
+        The times of entries need not grow, since clocks of their writers may differ, and `offset_at` finds only some
+        place where old ones end. So each entry below it is looked at: the first one that is young ends the trim. A time
+        after `now_ms` says nothing; such an entry goes with older ones behind it.
+        """
+        horizon_ms, begin = max(0, now_ms - round(self._retention_s() * 1000)), await self.begin()
+        before, old = await self.offset_at(horizon_ms), begin
+        if before > begin:
+            async with aclosing(self._log.read(self.topic, 0, begin)) as reading:
+                async for batch in reading:
+                    for entry in batch:
+                        if entry.offset >= before or horizon_ms <= entry.appended_ms <= now_ms:
+                            before = entry.offset
+                            break
+                        if entry.appended_ms < horizon_ms:
+                            old = entry.offset + 1
+                    if not batch or batch[-1].offset + 1 >= min(before, begin + TRIMMED_AT_ONCE):
+                        break
+        if old > begin:
+            await self._log.trim(self.topic, 0, old)
+        return old
 
     # --- reading; each raises LogUnavailable
 
