@@ -65,7 +65,7 @@ def nothing(attacked: Attacked, client: int) -> None:
 
 
 def batches(attacked: Attacked, client: int) -> None:
-    """Batch lookups of topics of bundles that nobody owns, one after another."""
+    """Batch lookups of topics in unassigned bundles, one after another."""
     turn = 0
     while time.monotonic() < attacked.until_s:
         topics = [f"bench/attacks/{client}-{turn}-{number}" for number in range(TOPICS)]

@@ -18,8 +18,8 @@ class HttpCounts(msgspec.Struct):
     """Since the endpoints opened; `connections` are those of this moment. `late_…` missed their deadline.
 
     `certificate_until_s` is when the server's certificate expires, in seconds since 1970; None without TLS. Requests
-    answered 503: `crowded`, because `http_requests` ran already, or batches or bodies took all
-    their room; `untaken`, because clients do not take their answers.
+    answered 503: `crowded`, because `http_requests` ran already, or batches or bodies took all their room; `untaken`,
+    because clients do not take their answers.
     """
 
     connections: int = 0

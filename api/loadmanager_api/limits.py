@@ -30,7 +30,6 @@ BODIES_AT_MOST_BYTES = 16 << 20
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Bytes of answers that clients have not taken; beyond this no more answers are made."""
 
-
 LATER = {**CLOSE, "Retry-After": "1"}
 
 
@@ -41,9 +40,11 @@ class _Body:
 
 
 class Limits:
-    """An ASGI application that bounds another one. `unsent_bytes` gives the bytes of its answers that are not taken;
-    `at_once` requests may run, by default as many as the settings say. `no_room`
-    says why no batch lookup with a body of that size may begin."""
+    """An ASGI application that bounds another one.
+
+    `unsent_bytes` gives the bytes of its answers that are not taken. `at_once` requests may run, by default as many as
+    the settings say. `no_room` says why a batch lookup with a body of that size may not begin, if so.
+    """
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ _PROBLEMS: dict[int, tuple[str, str, str]] = {
     415: ("NoJson", "The body is not declared as JSON.", "send the body with Content-Type: application/json"),
     421: (
         "Misdirected",
-        "`Host` is no name of this broker, or `Loadmanager-Cluster` is not its cluster.",
+        "`Host` is not a name of this broker, or `Loadmanager-Cluster` is not its cluster.",
         "this broker is not known as 'example.org'",
     ),
     422: ("KeyUsed", "`Idempotency-Key` is of another request, or its answer is lost.", "use another key"),

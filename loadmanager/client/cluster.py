@@ -56,7 +56,10 @@ def check_request(own: ClusterIdentity | None, text: str | None) -> None:
 
 
 class Pin:
-    """The one cluster of a client: the given one, or the first that answers."""
+    """The one cluster of a client: the given one, or the first whose broker answers.
+
+    Brokers tell the client when its cluster goes on in a later log. Services only have to be of the same cluster.
+    """
 
     def __init__(self, cluster: str = "") -> None:
         """`cluster` is a name, or a whole value of the header. Raises Invalid."""
@@ -70,17 +73,21 @@ class Pin:
         """The header for a request; none while nothing is pinned."""
         return {} if self.cluster is None else {CLUSTER_HEADER: header_of(self.cluster)}
 
-    def check(self, headers: Mapping[str, str], said_by: str) -> None:
-        """Check an answer, and pin its cluster if none is. Raises AnotherCluster, which names both.
+    def take(self, headers: Mapping[str, str], said_by: str) -> None:
+        """Check a broker's answer, and pin its cluster. Raises AnotherCluster."""
+        self.cluster = self.check(headers, said_by) or self.cluster
 
-        An answer without the header passes: it is not a broker's, or that of an earlier release.
+    def check(self, headers: Mapping[str, str], said_by: str) -> ClusterIdentity | None:
+        """Check an answer. Returns the cluster that it names. Raises AnotherCluster, which names both.
+
+        An answer without the header passes: it is that of a service that does not know of it, or of an earlier release.
         """
         text = headers.get(CLUSTER_HEADER)
         if text is None:
-            return
+            return None
         said = cluster_in(text)
         if self.cluster is not None and (said is None or not continues(said, self.cluster)):
             raise AnotherCluster(
                 f"{said_by} belongs to cluster {text[:200]!r}, not to {header_of(self.cluster)}", text[:200]
             )
-        self.cluster = said
+        return said

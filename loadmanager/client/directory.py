@@ -138,11 +138,11 @@ class Directory:
         raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
 
     async def _choose(self) -> None:
-        """Pin the cluster of most of the given brokers, if none is pinned and there are several.
+        """Pin the cluster of most of the given brokers, if there are several and none is pinned, or only its name.
 
         Raises Conflict if as many belong to one cluster as to another.
         """
-        if self.pin.cluster is not None or len(self._admins) < 2:
+        if (self.pin.cluster is not None and self.pin.cluster.generation >= 0) or len(self._admins) < 2:
             self._chosen = True
             return
         asking = [asyncio.create_task(self._cluster_of(admin.url)) for admin in self._admins.values()]
@@ -163,18 +163,16 @@ class Directory:
         if len(best) > 1:
             told = ", ".join(f"{url} to {header_of(cluster)}" for url, cluster in sorted(said.items()) if cluster)
             raise Conflict(f"the given brokers belong to different clusters, {told}: name one, as `cluster`")
-        self.pin.cluster = next(iter(best), None)
+        self.pin.cluster = next(iter(best), self.pin.cluster)
         self._chosen = bool(said)
 
     async def _cluster_of(self, url: str) -> dict[str, ClusterIdentity | None]:
-        """By URL; empty if there is no answer, None if the answer does not say it."""
-        pin = Pin()
+        """By URL; empty without an answer, or if it is another cluster's; None if the answer does not say it."""
         try:
             async with self._session.get(url + _WHO, allow_redirects=False) as response:
-                pin.check(response.headers, url)
-        except (aiohttp.ClientError, OSError):
+                return {url: self.pin.check(response.headers, url)}
+        except (aiohttp.ClientError, OSError, AnotherCluster):
             return {}
-        return {url: pin.cluster}
 
     async def _ask(self, admin: _AdminUrl, topic: str, timeout_s: float) -> Route:
         headers = {
@@ -187,7 +185,7 @@ class Directory:
             asyncio.timeout(timeout_s + _SLACK_S),
             self._session.post(f"{admin.url}/v1/lookup", data=body, headers=headers) as response,
         ):
-            self.pin.check(response.headers, admin.url)
+            self.pin.take(response.headers, admin.url)
             if response.status in (401, 403):
                 raise Forbidden(error_detail(await response.read()) or f"{admin.url} answers {response.status}")
             if response.status == 503:

@@ -368,7 +368,7 @@ def test_an_owner_that_stops_while_it_loads_delays_its_successor_briefly(
 
         def load_and_stop() -> None:
             with store.raising(old) as cursor:
-                # more rows than the buffers of both ends take, and nobody reads them
+                # more rows than the buffers of both ends take, and they are not read
                 cursor.connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 1000000)")
                 with store.raising(new):
                     pass

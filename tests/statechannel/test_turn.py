@@ -1,4 +1,4 @@
-"""The lock that processes take in turn: it comes, or the deadline does, and a place that was given up blocks nobody."""
+"""The lock that processes take in turn: it comes, or the deadline does, and a place that was left blocks no other."""
 
 from __future__ import annotations
 

@@ -370,20 +370,17 @@ class Coordinator:
 
     async def _follow_topics(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            await self._follow_topics_with(tasks)
-
-    async def _follow_topics_with(self, tasks: asyncio.TaskGroup) -> None:
-        while True:
-            await self._see_topics()
-            for name, hosted in self._hosted.items():
-                is_due = hosted.is_due(self._sizes, self._clock_s(), self._keep_every_s)
-                if is_due and name not in self._keeping:
-                    self._keeping.add(name)
-                    tasks.create_task(self._keep(name, hosted))
-            self._look.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._topics_every_s):
-                    await self._look.wait()
+            while True:
+                await self._see_topics()
+                for name, hosted in self._hosted.items():
+                    is_due = hosted.is_due(self._sizes, self._clock_s(), self._keep_every_s)
+                    if is_due and name not in self._keeping:
+                        self._keeping.add(name)
+                        tasks.create_task(self._keep(name, hosted))
+                self._look.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._topics_every_s):
+                        await self._look.wait()
 
     async def _see_topics(self) -> None:
         wanted = {topic for hosted in self._hosted.values() for topic in hosted.group.wanted_topics()}

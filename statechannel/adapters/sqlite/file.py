@@ -26,7 +26,7 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.0003, 0.002
 _CHECKPOINT_PAGES = 1_000
 _WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after a commit
 WAL_LARGE_BYTES = 64 << 20
-"""A write-ahead log larger than this is one that SQLite cannot empty: somebody reads within a transaction."""
+"""A write-ahead log larger than this is one that SQLite cannot empty: a reader does not end its transaction."""
 _WAL_LOOKED_AT = 1_000
 """The size of the write-ahead log is looked at after so many transactions."""
 _WRITER, _READERS = range(120, 121), range(123, 128)

@@ -49,9 +49,9 @@ def test_a_cluster_goes_on_in_a_later_log_and_never_in_an_earlier_one():
 
 def test_a_client_pins_what_it_is_given_or_what_comes_first():
     pin = Pin()
-    pin.check({}, "x:1")
+    pin.take({}, "x:1")
     assert pin.headers() == {}
-    pin.check({CLUSTER_HEADER: header_of(BLUE)}, "x:1")
+    pin.take({CLUSTER_HEADER: header_of(BLUE)}, "x:1")
     assert pin.headers() == {CLUSTER_HEADER: "blue/1a2b-1/0"}
     with pytest.raises(AnotherCluster, match=r"y:1 belongs to cluster 'green/7/0', not to blue/1a2b-1/0"):
         pin.check({CLUSTER_HEADER: "green/7/0"}, "y:1")
@@ -59,6 +59,15 @@ def test_a_client_pins_what_it_is_given_or_what_comes_first():
         Pin("blue").check({CLUSTER_HEADER: "green/7/0"}, "y:1")
     with pytest.raises(Invalid):
         Pin("blue/7")
+
+
+def test_a_later_log_is_learned_from_brokers_alone():
+    pin, later = Pin(header_of(BLUE)), {CLUSTER_HEADER: "blue/9f-1/1"}
+    pin.check(later, "a service")
+    assert pin.cluster == BLUE
+    pin.take(later, "a broker")
+    with pytest.raises(AnotherCluster):
+        pin.check({CLUSTER_HEADER: header_of(BLUE)}, "a service")
 
 
 class Shop(Host):

@@ -65,7 +65,7 @@ def test_a_clock_that_jumps_takes_no_time_along_that_has_not_passed(off_ms: int,
     assert clocks.time.now_ms() == clocks.right_ms() + counts_ms
 
 
-def test_old_records_that_are_read_at_the_start_are_nobody_s_clock(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_records_that_are_read_at_the_start_are_not_a_live_clock(caplog: pytest.LogCaptureFixture) -> None:
     clocks = Clocks(begun=False)
     clocks.hear("b:1", -8 * 3_600_000)
     clocks.time.begin([])
