@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, cast
 
 import pytest
 
+from loadmanager.errors import Unavailable
 from loadmanager_api import batch_lookup, limits
 from loadmanager_api.batch_lookup import AWAITED_AT_MOST, FEW, FEW_SHARE, MAX_TOPICS, Batches
 from tests.api.conftest import WAIT_S, Cluster
@@ -32,6 +34,14 @@ def test_a_batch_has_room_alone_and_while_all_wait_for_few_bundles() -> None:
         assert (batches.refusal(topics) == "") is has_room, (awaited, topics)
     batches.awaited = for_large - MAX_TOPICS + 1
     assert [batches.refusal_by_size(size) == "" for size in (60, 8 * MAX_TOPICS, None)] == [True, False, False]
+
+
+async def test_a_batch_that_was_let_in_by_its_size_is_refused_before_it_is_read_if_there_is_no_room_any_more() -> None:
+    batches, untouched = Batches(), cast("Any", None)
+    batches.awaited = AWAITED_AT_MOST
+    with pytest.raises(Unavailable, match=f"wait for {AWAITED_AT_MOST} bundles"):
+        await batches.look_up_all(untouched, untouched, ["t/n/a"], 1.0, untouched)
+    assert batches.awaited == AWAITED_AT_MOST
 
 
 async def test_batches_beyond_the_bound_are_told_to_come_back_and_the_rest_is_answered(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from statechannel.adapters.sqlite import file as sqlite_file
 from statechannel.adapters.sqlite import log as sqlite_log
 from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
 from statechannel.adapters.sqlite.coordination import SqliteCoordination, boottime_s
@@ -195,6 +196,20 @@ async def test_a_lock_that_does_not_end_is_reported_and_afterwards_all_is_well(p
             await log.append(TOPIC, 0, value("refused"))
         await at_last(lambda: log.append(TOPIC, 0, value("taken")))
         assert set(await read(log, 1)) == {"taken"}
+
+
+async def test_a_start_that_waits_for_a_locked_file_says_who_has_it(path, monkeypatch, caplog):
+    async with opened_log(path):
+        pass
+    monkeypatch.setattr(sqlite_file, "_QUIET_S", 0.01)
+    log = SqliteLog(path)
+    with locked(path):
+        starting = asyncio.ensure_future(log.start(WAIT_S))
+        while "waits for it for another" not in caplog.text:
+            await asyncio.sleep(0.001)
+    await starting
+    await log.close()
+    assert f"starting: {path}: process {os.getpid()} (" in caplog.text
 
 
 async def test_a_stopped_process_that_keeps_its_turn_is_reported_and_reads_go_on(path):
