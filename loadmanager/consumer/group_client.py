@@ -31,6 +31,8 @@ class GroupClient:
         self.group = Key.parse(group).full_name
         self._http = http
         self._path = "/v1/groups/" + quote(self.group.partition("://")[2])
+        self._coordinator = ""
+        self._commits = 0
 
     async def heartbeat(self, member: str, beat: Beat, wait_ms: int, budget_s: float) -> Answer | Refusal:
         """Raises as `HttpRouter.post`; Invalid for a heartbeat that makes no sense, Forbidden if we may not ask."""
@@ -39,13 +41,18 @@ class GroupClient:
         if answer.status == 409:
             return _refusal.decode(answer.body)
         _check(answer)
-        return _answer.decode(answer.body)
+        found = _answer.decode(answer.body)
+        self._coordinator = found.coordinator
+        return found
 
     async def commit(
         self, member: str, epoch: int, revision: int, places: Mapping[Partition, Place], budget_s: float
     ) -> dict[Partition, Refusal]:
-        """Store where the group goes on, and what it has pulled; what was refused. Raises as `heartbeat`, and Conflict
-        if the group has members of Kafka's own protocols."""
+        """Store where the group goes on, and what it has pulled; what was refused. One call at a time.
+
+        A coordinator that we have not heard of yet refuses the commit, since it may be a late one: it says so, and gets
+        it again. Raises as `heartbeat`, and Conflict if the group has members of Kafka's own protocols.
+        """
         offsets: dict[str, dict[int, int]] = {}
         pulled: dict[str, dict[int, int]] = {}
         for (topic, number), place in places.items():
@@ -53,10 +60,17 @@ class GroupClient:
             pulled.setdefault(topic, {})[number] = place.pull
         body = {"epoch": epoch, "revision": revision, "offsets": offsets, "pulled": pulled}
         path = f"{self._path}/members/{quote(member)}/commit"
-        answer = await self._http.post(self.group, path, body, budget_s=budget_s)
-        _check(answer)
-        found = _refused.decode(answer.body).refused
-        return {(topic, number): each for topic, its in found.items() for number, each in its.items()}
+        while True:
+            self._commits += 1
+            numbered = {**body, "sequence": self._commits, "coordinator": self._coordinator}
+            answer = await self._http.post(self.group, path, numbered, budget_s=budget_s)
+            _check(answer)
+            nested = _refused.decode(answer.body).refused
+            found = {(topic, number): each for topic, its in nested.items() for number, each in its.items()}
+            other = next((each.coordinator for each in found.values() if each.coordinator), self._coordinator)
+            if other == self._coordinator:
+                return found
+            self._coordinator = other
 
     async def leave(self, member: str, budget_s: float) -> None:
         """Say farewell. Raises as `heartbeat`."""

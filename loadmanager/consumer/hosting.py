@@ -34,6 +34,15 @@ class KafkaTopics:
         """As `Topics` says."""
         return self._offsets
 
+    @property
+    def writer(self) -> str:
+        """As `Topics` says."""
+        return self._commits.writer
+
+    async def fence(self, writers: Collection[str]) -> None:
+        """As `Topics` says."""
+        await self._commits.fence(writers)
+
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """As `Topics` says."""
         return await self._offsets.queues(frozenset(topics))
@@ -59,7 +68,9 @@ class GroupHost(Coordinator):
         """Raises Invalid if the log is not on Kafka."""
         offsets = open_group_offsets(settings)
         self._log = open_log(settings)
-        topics = KafkaTopics(offsets, GroupCommits(settings.log.partition("//")[2], settings.kafka))
+        topics = KafkaTopics(
+            offsets, GroupCommits(settings.log.partition("//")[2], settings.kafka, prefix=settings.topic_prefix)
+        )
         super().__init__(GroupStore(self._log), topics, boot_clock_s)
         self._start_timeout_s = settings.start_timeout_s
         self._begun: asyncio.Task[None] | None = None

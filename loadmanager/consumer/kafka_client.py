@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, Message, TopicPartition
 
 from loadmanager.consumers.coordinator.records import Partition
+from loadmanager.errors import Invalid
 from statechannel.adapters.kafka.ownership import ClientClosed, Owned
 from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
 
@@ -31,7 +32,8 @@ class KafkaClient:
     """The client of one member of the group, a full name of a key. One that is stranded gives way to a new one, which
     goes on at the same places (`statechannel.adapters.kafka.trouble`).
 
-    One thread fetches; any thread calls the rest. Raises KafkaException for settings that the client does not know.
+    One thread fetches; any thread calls the rest. Raises KafkaException for settings that the client does not know, and
+    Invalid for an isolation level with which a member would begin before what the group has committed last.
     """
 
     def __init__(
@@ -41,6 +43,10 @@ class KafkaClient:
         new_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
     ) -> None:
         self._trouble = Trouble()
+        if settings.get("isolation.level", "read_committed") != "read_committed":
+            raise Invalid(
+                "isolation.level must be read_committed: the offsets of a group are committed in transactions"
+            )
         own = {
             **settings,
             "group.id": group.partition("://")[2],

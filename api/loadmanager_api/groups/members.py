@@ -55,12 +55,14 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 class Commit(msgspec.Struct, frozen=True):
     """The body of a commit: by topic and partition, the offset at which the group goes on, and the first one that the
-    member has not pulled."""
+    member has not pulled. `sequence`, `coordinator`: as `Coordinator.commit` has them."""
 
     epoch: int
     revision: int
     offsets: dict[str, dict[int, _Offset]]
     pulled: dict[str, dict[int, _Offset]] = {}
+    sequence: _Offset = 0
+    coordinator: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -163,7 +165,17 @@ class MembersPath:
                 wanted = _commit.decode(body)
                 offsets, pulled = _flat(wanted.offsets), _flat(wanted.pulled)
                 found = await ask(
-                    coordinator, lambda it: it.commit(name, member, wanted.epoch, wanted.revision, offsets, pulled)
+                    coordinator,
+                    lambda it: it.commit(
+                        name,
+                        member,
+                        wanted.epoch,
+                        wanted.revision,
+                        offsets,
+                        pulled,
+                        wanted.sequence,
+                        wanted.coordinator,
+                    ),
                 )
                 nested: dict[str, dict[int, Refusal]] = {}
                 for (topic, number), refusal in found.items():

@@ -20,7 +20,7 @@ it, and only then sends answers. A coordinator that learns that its token is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
@@ -58,6 +58,7 @@ class Group:
         """`wall_offset_ms`: from the clock of all events to the time since 1970. `rebalances`: former ones."""
         self.name = name
         self.settings = settings or Settings()
+        self._writer = ""
         self.generation = 0
         """Grows with every change of who should read what; where members decide that, of what they decide it by."""
         self._members: dict[str, Member] = {}
@@ -66,6 +67,8 @@ class Group:
         self._weights: Mapping[Partition, float] | None = None
         self._targets = Targets(self.settings.strategy, {})
         self._withheld: set[Partition] = set()
+        self.is_unsettled: Callable[[Partition], bool] = lambda _: False
+        """Whether a commit of the partition is under way: then nobody else gets it, and reads what is committed."""
         self.measures = Measures(self._counts, wall_offset_ms, rebalances)
         self._due: dict[str, None] = {}
         """Members whose records are due, in order; "" if just the group's own is."""
@@ -192,6 +195,21 @@ class Group:
         self._withheld.difference_update(partitions)
         self._place(partitions, now_ms)
 
+    def settled(self, partitions: Collection[Partition], now_ms: int) -> None:
+        """Commits of these have ended: who should read them may."""
+        self._place(partitions, now_ms)
+
+    @property
+    def writer(self) -> str:
+        """Under which name the coordinator commits for the group, as its record says."""
+        return self._writer
+
+    @writer.setter
+    def writer(self, name: str) -> None:
+        if name != self._writer:
+            self._writer = name
+            self._due[""] = None
+
     # --- answers
 
     def answer(self, name: str, generation: int = 0) -> Answer:
@@ -211,9 +229,10 @@ class Group:
             self._due[""] = None
 
     def refusals(
-        self, name: str, epoch: int, revision: int, partitions: Iterable[Partition]
+        self, name: str, epoch: int, revision: int, partitions: Collection[Partition], sequence: int = 0
     ) -> dict[Partition, Refusal]:
-        """Which of these partitions a member may not commit for, as it read them in this epoch and revision.
+        """Which of these partitions a member may not commit for, as it read them in this epoch and revision. The others
+        are committed: a commit of a lower sequence is late from now on. 0: the member does not count its commits.
 
         It may until it has given the partition up. If it lost it and got it back, commits of the first time are late.
         """
@@ -222,7 +241,12 @@ class Group:
             over = Refusal(Why.UNKNOWN_MEMBER, "the session is over: who reads the partition now began before this")
             return dict.fromkeys(partitions, over)
         not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
-        return {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+        refused = {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+        if sequence:
+            late = Refusal(Why.LATE, f"commit {sequence} of {name} came after a later one: nothing is to be done")
+            refused |= {each: late for each in partitions if member.commits.get(each, 0) > sequence}
+            member.commits |= {each: sequence for each in partitions if each not in refused}
+        return refused
 
     @property
     def members(self) -> Mapping[str, Subscription]:
@@ -266,7 +290,8 @@ class Group:
 
     def record(self) -> GroupRecord:
         """The group's own record."""
-        return GroupRecord(self.settings, self.generation, self._known_topics(), self.measures.stored())
+        topics, rebalances = self._known_topics(), self.measures.stored()
+        return GroupRecord(self.settings, self.generation, topics, rebalances, writer=self._writer)
 
     def _known_topics(self) -> dict[str, int]:
         return {topic: self._topics[topic] for topic in self.wanted_topics() if topic in self._topics}
@@ -281,7 +306,8 @@ class Group:
             assert (member.gives_up_by_ms is not None) == bool(member.revoked), f"{name} has a time for it"
             assert all(told <= member.revision for told in (*member.granted.values(), *member.revoked.values()))
         for partition, wanted in self._targets.all().items():
-            assert partition in self._holders or partition in self._withheld, f"{wanted} waits for {partition}"
+            is_held = partition in self._holders or partition in self._withheld or self.is_unsettled(partition)
+            assert is_held, f"{wanted} waits for {partition}"
 
     # --- steps
 
@@ -373,7 +399,7 @@ class Group:
         for partition in partitions:
             holder = self._holders.get(partition)
             wanted = None if partition in self._withheld else self._targets.of(partition)
-            if holder is None and wanted is not None:
+            if holder is None and wanted is not None and not self.is_unsettled(partition):
                 self._holders[partition] = wanted
                 self._members[wanted].granted[partition] = self._next_revision(wanted, told)
                 self.measures.granted(partition, wanted)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 
+import msgspec
+
+from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.measures import named
-from loadmanager.consumers.coordinator.messages import Answer, Beat
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Conflict
+from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
 
@@ -33,15 +37,28 @@ class Hosted:
         """Topics that members may read, with their numbers of partitions: each of these has a committed offset."""
         self.kept_s: float | None = None
         """When all offsets were last committed again."""
+        self.unsure = set[Partition]()
+        """Partitions of which Kafka may carry a commit out yet that was given up."""
+        self._attempts = set[asyncio.Timeout]()
         self._stored: Counter[Partition] = Counter()
         """Partitions of which members' commits are on their way to Kafka."""
         self._queued = 0
         """Commits that wait for those."""
+        group.is_unsettled = self._is_unsettled
 
     def tell(self) -> None:
         """Wake all that wait: heartbeats, and resets."""
         self.news.set()
         self.news = asyncio.Event()
+
+    def heartbeat(self, member: str, beat: Beat, now_ms: int) -> Answer | Refusal:
+        """As `Group.heartbeat`; the answer names this coordinator."""
+        answer = self.group.heartbeat(member, beat, now_ms)
+        return answer if isinstance(answer, Refusal) else self.answer(member, beat.generation)
+
+    def answer(self, member: str, generation: int) -> Answer:
+        """As `Group.answer`; it names this coordinator."""
+        return msgspec.structs.replace(self.group.answer(member, generation), coordinator=str(self.token))
 
     async def until_news(self, member: str, beat: Beat, wait_s: float) -> None:
         """Wait until the answer to a member's heartbeat is another one, as long as the group is ours."""
@@ -72,19 +89,49 @@ class Hosted:
             self._queued -= 1
 
     @contextmanager
-    def storing(self, partitions: Collection[Partition]) -> Generator[None]:
-        """Around a member's commit: a reset waits for it, so that it does not overwrite the new offset."""
+    def storing(self, partitions: Collection[Partition], now_ms: Callable[[], int]) -> Generator[None]:
+        """Around a commit: nobody else gets the partitions before it has an end, and a reset waits for it."""
         self._stored.update(partitions)
         try:
             yield
         finally:
             self._stored.subtract(partitions)
             self._stored = +self._stored
+            self.group.settled(partitions, now_ms())
             if self.resetting or self._queued:
                 self.tell()
 
+    @asynccontextmanager
+    async def attempt(self, offsets: Collection[Partition]) -> AsyncGenerator[None]:
+        """Around one attempt to store offsets. Raises NotServing when the group goes meanwhile."""
+        attempt = asyncio.timeout(None)
+        try:
+            async with attempt:
+                self._attempts.add(attempt)
+                yield
+            self.unsure.difference_update(offsets)
+        except TimeoutError:
+            if not attempt.expired():
+                raise
+            self.unsure.update(offsets)
+            raise NotServing(f"{self.group.name} moved while its offsets were stored: send them again", 0.1) from None
+        except LogUnavailable:
+            self.unsure.update(offsets)
+            raise
+        finally:
+            self._attempts.discard(attempt)
+
+    def end(self) -> None:
+        """The group is not ours any more: end what waits for it, and attempts to store its offsets."""
+        self.is_gone = True
+        self.tell()
+        for attempt in self._attempts:
+            attempt.reschedule(asyncio.get_running_loop().time())
+
     def is_due(self, sizes: Mapping[str, int], now_s: float, period_s: float) -> bool:
         """Whether a partition waits for its first committed offset, or all are to be committed again."""
+        if self.unsure:
+            return True
         if not self.group.members:
             return False
         late = self.kept_s is None or now_s >= self.kept_s + period_s
@@ -93,12 +140,15 @@ class Hosted:
     def to_keep(self, sizes: Mapping[str, int]) -> set[Partition]:
         """All partitions that members subscribe to, but those that are being committed or reset anyway."""
         wanted = {(each, number) for each in self.group.wanted_topics() for number in range(sizes.get(each, 0))}
-        return wanted - self._stored.keys() - self.resetting
+        return (wanted | self.unsure) - self._stored.keys() - self.resetting
 
     def begin(self, sizes: Mapping[str, int], now_ms: int) -> None:
         """Of the topics that members subscribe to, these partitions have offsets."""
         self.begun = {each: sizes[each] for each in sorted(self.group.wanted_topics()) if each in sizes}
         self.group.set_topics(self.begun, now_ms)
+
+    def _is_unsettled(self, partition: Partition) -> bool:
+        return partition in self._stored or partition in self.unsure
 
     def is_free(self, partitions: Collection[Partition]) -> bool:
         """Whether nobody reads one of them, or commits for it."""

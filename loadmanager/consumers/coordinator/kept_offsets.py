@@ -7,7 +7,7 @@ when its first record is done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from loadmanager.consumers.coordinator.messages import STARTS
 from loadmanager.consumers.coordinator.ports import Committed, Topics
@@ -28,12 +28,16 @@ def start_of(members: Iterable[Subscription]) -> str:
     return min((each.starts_at for each in members), key=STARTS.index, default=STARTS[-1])
 
 
-async def keep(topics: Topics, group: str, partitions: Collection[Partition], start: str) -> set[str]:
+Commit = Callable[[Mapping[Partition, int], Mapping[Partition, int]], Awaitable[None]]
+"""Stores offsets, and the first ones that were not pulled."""
+
+
+async def keep(topics: Topics, group: str, partitions: Collection[Partition], start: str, commit: Commit) -> set[str]:
     """Commit for all of these partitions: what is committed, or else where the group starts. Returns the topics that
     wait for a leader.
 
     All partitions of a topic get their commits at once. So one without, beside others, came later: the group has read
-    nothing of it, and starts at its begin. Raises as `Topics.commit` and `GroupOffsets`.
+    nothing of it, and starts at its begin. Raises as `commit` and `GroupOffsets`.
     """
     kept = dict(await topics.commits(group, partitions))
     old = {topic for topic, _ in kept}
@@ -54,5 +58,5 @@ async def keep(topics: Topics, group: str, partitions: Collection[Partition], st
     if kept:
         offsets = {each: its.offset for each, its in kept.items()}
         pulled = {each: its.pulled for each, its in kept.items() if its.pulled is not None}
-        await topics.commit(group, offsets, pulled)
+        await commit(offsets, pulled)
     return waiting

@@ -36,6 +36,8 @@ class Member(msgspec.Struct):
     """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
     prolonged: bool = True
     sequence: int = 0
+    commits: dict[Partition, int] = {}
+    """The sequence of the last commit of each partition."""
     claims: frozenset[Partition] | None = None
 
     @classmethod

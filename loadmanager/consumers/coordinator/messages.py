@@ -32,13 +32,16 @@ class Why(StrEnum):
     UNSUPPORTED_VERSION = "unsupported_version"
     NOT_YOURS = "not_yours"
     """It does not hold the partition, or did not in the revision that it names."""
+    LATE = "late"
+    """The member sent a later commit before this arrived, or sent this to a former coordinator."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """A refused heartbeat or commit; `detail` says what to do."""
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refused heartbeat or commit; `detail` says what to do. `coordinator`: to which a late commit has to be sent."""
 
     why: Why
     detail: str
+    coordinator: str = ""
 
 
 class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +71,7 @@ class Answer(msgspec.Struct, frozen=True):
     """What a member may read until `lease_ms` after it sent the heartbeat. 0: the lease was not prolonged.
 
     `epoch`: of this membership. Revisions are compared within one epoch only. `view`: where members divide the
-    partitions, and this one computed its claims for another generation.
+    partitions, and this one computed its claims for another generation. `coordinator`: commits name it.
     """
 
     epoch: int
@@ -77,6 +80,7 @@ class Answer(msgspec.Struct, frozen=True):
     lease_ms: int
     partitions: Mapping[str, tuple[int, ...]]
     view: View | None = None
+    coordinator: str = ""
 
 
 def check(member: str, subscription: Subscription) -> None:

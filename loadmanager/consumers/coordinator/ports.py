@@ -47,6 +47,16 @@ class Topics(Protocol):
         """What Kafka knows of its groups and topics."""
         ...
 
+    @property
+    def writer(self) -> str:
+        """Under which name commits are made now. It changes when another coordinator has fenced it."""
+        ...
+
+    async def fence(self, writers: Collection[str]) -> None:
+        """No commit under one of these names is stored any more, whoever sends it, also none that is on its way.
+        Raises LogUnavailable; LogError for lack of rights."""
+        ...
+
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         """The numbers of partitions of those topics that exist. Raises LogUnavailable."""
         ...
@@ -60,8 +70,10 @@ class Topics(Protocol):
         ...
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
-        """Store where the group goes on, and the first offsets that it has not pulled, as far as known.
+        """Store where the group goes on, and the first offsets that it has not pulled, as far as known. Later calls
+        are stored later.
 
-        Raises LogUnavailable; Conflict if the group has members of another kind.
+        Raises WriterFenced if the `writer` of the time of the call was fenced; LogUnavailable; Conflict if the group
+        has members of another kind.
         """
         ...

@@ -93,6 +93,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last ones that are settled, oldest first."""
     complete: bool = True
     """Whether all members of the group are in the topic under this token."""
+    writer: str = ""
+    """Under which name its coordinator commits: the next one has it fenced before it begins."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -22,13 +23,13 @@ from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, period_s, start_of
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
-from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Description, Partition, Rebalance, Settings, key_of
+from loadmanager.consumers.coordinator.records import Description, GroupRecord, Partition, Rebalance, Settings, key_of
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
-from statechannel.errors import LogError, LogUnavailable
+from statechannel.errors import LogError, LogUnavailable, WriterFenced
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Token
 
@@ -38,11 +39,23 @@ LAG_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
 KEPT_AT_ONCE = 8
 """Groups whose offsets are committed again at the same time."""
+TAKEN_AT_ONCE = 1_000
+"""Groups that are taken over together."""
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
 _log = logging.getLogger("loadmanager.consumers")
-_remaining = msgspec.msgpack.Decoder(dict[str, dict[str, int]])
+
+
+class HandOff(msgspec.Struct):
+    """What a coordinator hands to the next one. `is_settled`: all its commits have ended. `remaining_ms`: of sessions,
+    by group and member."""
+
+    is_settled: bool
+    remaining_ms: dict[str, dict[str, int]] = {}
+
+
+_hand_off = msgspec.msgpack.Decoder(HandOff)
 
 
 class Coordinator:
@@ -82,6 +95,8 @@ class Coordinator:
         self._look = asyncio.Event()
         self._keep_every_s = UNKNOWN_S
         self._keeping: set[str] = set()
+        self._settled = set[str]()
+        """Groups of which a commit has ended a moment ago."""
         self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
         self.waiting = 0
@@ -123,7 +138,7 @@ class Coordinator:
             hosted = await self._group(name, claim)
             hosted.beats += 1
             unknown = set(beat.subscription.topics) - hosted.begun.keys()
-            answer = hosted.group.heartbeat(member, beat, self._now_ms())
+            answer = hosted.heartbeat(member, beat, self._now_ms())
             if unknown:
                 self._look.set()
             await self._promised(name, hosted, member)
@@ -139,8 +154,8 @@ class Coordinator:
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
             if member not in hosted.group.members:
-                return hosted.group.heartbeat(member, beat, self._now_ms())  # refuses
-            answer = hosted.group.answer(member, beat.generation)
+                return hosted.heartbeat(member, beat, self._now_ms())  # refuses
+            answer = hosted.answer(member, beat.generation)
             await self._promised(name, hosted, member)
             hosted.group.told(member, answer, self._now_ms())
             return answer
@@ -160,20 +175,28 @@ class Coordinator:
         revision: int,
         offsets: Mapping[Partition, int],
         pulled: Mapping[Partition, int] | None = None,
+        sequence: int = 0,
+        coordinator: str = "",
     ) -> Mapping[Partition, Refusal]:
         """Store where the group goes on, for those of the partitions that the member holds; the others are refused.
 
-        `pulled`: what the member has pulled, for the group's backlog. Raises as `heartbeat`, and as `Topics.commit`.
+        `pulled`: what the member has pulled, for the group's backlog. `sequence` grows with each commit of a member,
+        and `coordinator` is the one that it heard of last (`Answer.coordinator`): so a request that was held up on its
+        way is refused. Without them, the requests of a member count in the order in which they come.
+
+        Raises as `heartbeat`, and as `Topics.commit`.
         """
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
+            here = str(hosted.token)
+            if coordinator not in ("", here):
+                late = Refusal(Why.LATE, f"{name} has moved: send the commit again, to coordinator {here}", here)
+                return dict.fromkeys(offsets, late)
             await hosted.until_stored(offsets)
-            refused = hosted.group.refusals(member, epoch, revision, offsets)
+            refused = hosted.group.refusals(member, epoch, revision, offsets, sequence)
             allowed = {partition: offset for partition, offset in offsets.items() if partition not in refused}
-            with hosted.storing(allowed):
-                await self._promised(name, hosted)
-                if allowed:
-                    await self._topics.commit(name, allowed, pulled or {})
+            with self._storing(name, hosted, allowed):
+                await self._store_offsets(name, hosted, allowed, pulled or {})
             return refused
 
     # --- administrators
@@ -232,10 +255,10 @@ class Coordinator:
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
         """Fence former owners off, and take their groups over."""
         await self._store.catch_up()
-        remaining_ms = _remaining.decode(hand_off) if hand_off else {}
-        for name in self._store.table:
-            if Key.parse(name) in bundle:
-                await self._take_over(name, bundle, token, remaining_ms.get(name))
+        left = _hand_off.decode(hand_off) if hand_off else HandOff(is_settled=False)
+        names = [name for name in self._store.table if Key.parse(name) in bundle]
+        for at in range(0, len(names), TAKEN_AT_ONCE):
+            await self._take_over(names[at : at + TAKEN_AT_ONCE], bundle, token, left)
         self._bundles[bundle] = token
 
     async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002
@@ -243,9 +266,11 @@ class Coordinator:
 
         So a member that is dead stays no longer for it. If that is too much, the next owner gives whole sessions.
         """
-        await self.broker.quiesce(bundle)
+        is_quiet = await self.broker.quiesce(bundle)
         now_ms, mine = self._now_ms(), [each for each in self._hosted.values() if each.bundle == bundle]
-        hand_off = msgspec.msgpack.encode({each.group.name: each.group.remaining_ms(now_ms) for each in mine})
+        is_settled = is_quiet and not any(each.unsure for each in mine)
+        remaining_ms = {each.group.name: each.group.remaining_ms(now_ms) for each in mine}
+        hand_off = msgspec.msgpack.encode(HandOff(is_settled, remaining_ms))
         self._drop(bundle)
         return hand_off if len(hand_off) <= MAX_HAND_OFF_BYTES else None
 
@@ -272,16 +297,60 @@ class Coordinator:
 
     # --- within
 
-    async def _take_over(self, name: str, bundle: Bundle, token: Token, remaining_ms: Mapping[str, int] | None) -> None:
-        records = await self._store.take_over(name, token)
-        group = Group.restored(name, records, self._now_ms(), remaining_ms, self._wall_offset_ms())
-        self._sizes = {**group.record().topics, **self._sizes}
-        hosted = Hosted(group, bundle, token)
-        hosted.begin(group.record().topics, self._now_ms())
-        await self._written(name, hosted)
-        self._hosted[name] = hosted
-        outdated = self._store.table.outdated(name, token)
-        await self._store.write(name, token, outdated)
+    async def _take_over(self, names: Sequence[str], bundle: Bundle, token: Token, left: HandOff) -> None:
+        """Three writes for all: the fences, then what is valid, then the end of what is outdated."""
+        found = await self._store.take_over(names, token)
+        if not left.is_settled:
+            own = [records.get("") for records in found.values()]
+            await self._fence({each.writer for each in own if isinstance(each, GroupRecord)})
+        taken: dict[str, Hosted] = {}
+        for name, records in found.items():
+            group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
+            group.writer = self._topics.writer
+            topics = group.record().topics
+            self._sizes = {**topics, **self._sizes}
+            taken[name] = Hosted(group, bundle, token)
+            taken[name].begin(topics, self._now_ms())
+        await self._store.write_all(token, {name: hosted.group.written(token) for name, hosted in taken.items()})
+        self._hosted |= taken
+        await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
+
+    async def _fence(self, writers: set[str]) -> None:
+        """What former coordinators sent to Kafka is stored by now, or never will be. Raises LogUnavailable."""
+        try:
+            await self._topics.fence(writers - {""})
+        except LogUnavailable:
+            raise
+        except LogError as error:  # then nobody commits here, and our members are told
+            _log.warning("late commits of a former coordinator cannot be refused: %s", error)
+
+    @contextmanager
+    def _storing(self, name: str, hosted: Hosted, partitions: Collection[Partition]) -> Generator[None]:
+        """Around a commit; who waited for its end gets the partitions then."""
+        try:
+            with hosted.storing(partitions, self._now_ms):
+                yield
+        finally:
+            self._settled.add(name)
+
+    async def _store_offsets(
+        self, name: str, hosted: Hosted, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]
+    ) -> None:
+        """Commit under the name that the group's record has, so that the next coordinator can have it fenced.
+
+        Before each attempt the group is still ours; an attempt ends when it is not. Raises NotServing, Fenced, and as
+        `Topics.commit`.
+        """
+        while True:
+            hosted.group.writer = self._topics.writer
+            await self._promised(name, hosted)
+            if not offsets:
+                return
+            if hosted.group.writer == self._topics.writer:
+                with suppress(WriterFenced):
+                    async with hosted.attempt(offsets):
+                        await self._topics.commit(name, offsets, pulled)
+                    return
 
     async def _group(self, name: str, claim: Admitted, *, create: bool = True) -> Hosted:
         hosted = self._hosted.get(name)
@@ -289,6 +358,7 @@ class Coordinator:
             if not create:
                 raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
+            group.writer = self._topics.writer
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         if hosted is None or hosted.token != claim.token:
             raise NotServing(f"the groups of {claim.bundle} are not loaded")
@@ -307,10 +377,12 @@ class Coordinator:
         finally:
             hosted.resetting.difference_update(partitions)
             hosted.group.give_back(partitions, self._now_ms())
-            if not hosted.is_gone and not hosted.group.generation and not hosted.resetting:
-                del self._hosted[name]
-            elif not hosted.is_gone:
+            if not hosted.is_gone:
                 await self._publish(name, hosted)
+            if not (hosted.is_gone or hosted.group.generation or hosted.resetting or hosted.unsure):
+                del self._hosted[name]  # a group of Kafka's stays one
+                with suppress(Fenced):
+                    await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
 
     async def _commit_free(self, name: str, hosted: Hosted, offsets: Mapping[Partition, int]) -> None:
         """Store what nobody reads; a planned move waits for it. Raises NotServing if the group is not ours any more."""
@@ -319,7 +391,7 @@ class Coordinator:
             async with self.broker.admit(name) as claim:
                 if hosted.is_gone or claim.token != hosted.token:
                     raise moved
-                await self._topics.commit(name, offsets, offsets)
+                await self._store_offsets(name, hosted, offsets, offsets)
         except Moved:
             raise moved from None
 
@@ -346,13 +418,16 @@ class Coordinator:
         for name, hosted in tuple(self._hosted.items()):
             if hosted.bundle == bundle:
                 del self._hosted[name]
-                hosted.is_gone = True
-                hosted.tell()
+                hosted.end()
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_ms = self._now_ms()
+            for name in tuple(self._settled):
+                self._settled.discard(name)
+                if name in self._hosted:
+                    await self._publish(name, self._hosted[name])
             for name, hosted in tuple(self._hosted.items()):
                 deadline_ms = hosted.group.next_deadline_ms()
                 if deadline_ms is not None and deadline_ms <= now_ms:
@@ -410,15 +485,17 @@ class Coordinator:
                 begun = hosted.begun
                 reset = {topic for topic, number in hosted.resetting if number >= begun.get(topic, 0)}
                 start = start_of(hosted.group.members.values())
-                with hosted.storing(partitions):
-                    waiting = await keep(self._topics, name, partitions, start)
+                with self._storing(name, hosted, partitions):
+                    store = partial(self._store_offsets, name, hosted)
+                    waiting = await keep(self._topics, name, partitions, start, store)
+                    hosted.unsure.difference_update(partitions)
                 if waiting:
                     _log.warning("%s waits for leaders of partitions of %s", name, ", ".join(sorted(waiting)))
                 hosted.kept_s = self._clock_s()
                 began = {each for each, _ in partitions} - waiting - reset
                 hosted.begin({**hosted.begun, **{each: sizes[each] for each in began}}, self._now_ms())
                 await self._publish(name, hosted)
-        except (Moved, NotServing):
+        except (Moved, NotServing, Fenced):
             pass
         except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the other groups go on
             _log.warning("the offsets of %s cannot be committed again: %s", name, error)

@@ -131,25 +131,37 @@ class GroupStore:
 
         Raises Fenced if the group was written under a higher token before it.
         """
-        if entries:
-            done = asyncio.get_running_loop().create_future()
-            self._waiting.append((entries, done))
-            self._pending.update((key, done) for key, _ in entries)
-            self._wake.set()
-            await asyncio.shield(done)
+        await self.write_all(token, {group: entries})
         if also in self._pending:
             await asyncio.shield(self._pending[also])
+            self._check(group, token)
+
+    async def write_all(self, token: Token, entries: Mapping[str, Sequence[Written]]) -> None:
+        """As `write`, for several groups at once."""
+        written = [entry for its in entries.values() for entry in its]
+        if written:
+            done = asyncio.get_running_loop().create_future()
+            self._waiting.append((written, done))
+            self._pending.update((key, done) for key, _ in written)
+            self._wake.set()
+            await asyncio.shield(done)
+        for group in entries:
+            self._check(group, token)
+
+    async def take_over(self, groups: Sequence[str], token: Token) -> dict[str, Mapping[str, Record]]:
+        """Fence off every former owner of these groups; the records that are valid, by group. Raises Fenced."""
+        fences: dict[str, Sequence[Written]] = {}
+        for group in groups:
+            own = self.table.valid(group).get("")
+            settings = own.settings if isinstance(own, GroupRecord) else GroupRecord().settings
+            fence = key_of(group, token), encoded(GroupRecord(settings, complete=False))
+            fences[group] = [fence] if self.table.newest(group) != token else []
+        await self.write_all(token, fences)
+        return {group: dict(self.table.valid(group)) for group in groups}
+
+    def _check(self, group: str, token: Token) -> None:
         if self.table.newest(group) > token:
             raise Fenced(f"{group} has another coordinator by now: look it up again", 0.1)
-
-    async def take_over(self, group: str, token: Token) -> Mapping[str, Record]:
-        """Fence off every former owner of the group; the records that are valid. Raises Fenced."""
-        own = self.table.valid(group).get("")
-        settings = own.settings if isinstance(own, GroupRecord) else GroupRecord().settings
-        fence = encoded(GroupRecord(settings, complete=False))
-        if self.table.newest(group) != token:
-            await self.write(group, token, [(key_of(group, token), fence)])
-        return dict(self.table.valid(group))
 
     async def _write(self) -> None:
         """One writer, so that entries keep their order; whatever waits is written at once."""

@@ -1,4 +1,9 @@
-"""Commits offsets for consumer groups that have no members of Kafka's own protocols: their coordinator is elsewhere."""
+"""Commits offsets for consumer groups that have no members of Kafka's own protocols: their coordinator is elsewhere.
+
+Commits are transactions under a name (`writer`), so that they are ordered and can be fenced. A commit that was given up
+cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, also
+none that is in the network at the time.
+"""
 
 # pyright: reportPrivateImportUsage=false
 # (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
@@ -6,71 +11,159 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ResourceType
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
-from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
+from statechannel.adapters.kafka.clients import (
+    admin_settings,
+    check_client_settings,
+    connection_settings,
+    exclusive_settings,
+)
 from statechannel.adapters.kafka.group_offsets import GroupOffsets
-from statechannel.errors import LogError
+from statechannel.adapters.kafka.transactions import Transactions
+from statechannel.errors import LogError, LogUnavailable, WriterFenced
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
 
 RETENTION = "offsets.retention.minutes"
+RETRY_S = 0.1
+RESEND_MS = 5
+"""Kafka refuses a transaction for some milliseconds after the one before; the client's default asks again in 100 ms."""
+IDLE_MS = 5_000
+"""The client (2.16, its issue 5456) waits without a limit for a group's coordinator that it did not find at once, until
+one of its connections changes: so idle ones end soon."""
+AT_ONCE = 200
+"""Commits in one transaction: each group in it costs two requests."""
+TRANSACTION_S = 30
+"""When Kafka aborts what a dead writer has begun, unless its successor fences it before."""
 
 _PULLED = re.compile(r"pulled=(\d{1,18})", re.ASCII)
 
 PERMANENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_METADATA_TOO_LARGE})
+
+Place = tuple[str, int]
+T = TypeVar("T")
 
 
 class GroupInUse(LogError):
     """Consumers of Kafka's own protocols are members of the group: Kafka takes commits from them alone."""
 
 
+class _Wanted(msgspec.Struct, eq=False):
+    """One call of `commit` that was not answered yet."""
+
+    group: str
+    offsets: dict[Place, TopicPartition]
+    done: asyncio.Future[None]
+
+
 class GroupCommits:
-    """Commits to one Kafka cluster; `bootstrap` and `client_settings` as for `KafkaLog`. Belongs to one loop."""
+    """Commits to one Kafka cluster; `bootstrap` and `client_settings` as for `KafkaLog`. Belongs to one loop.
+
+    `prefix`: of the writer's name, which is Kafka's transactional id.
+    """
 
     def __init__(
-        self, bootstrap: str, client_settings: Mapping[str, str] | None = None, request_timeout_s: float = 10.0
+        self,
+        bootstrap: str,
+        client_settings: Mapping[str, str] | None = None,
+        request_timeout_s: float = 10.0,
+        prefix: str = "loadmanager.",
     ) -> None:
         check_client_settings(client_settings or {})
-        connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
-        self._admin = Admin(admin_settings(connection), bootstrap, request_timeout_s)
-        self._offsets = GroupOffsets(connection)
+        self._connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
+        self._admin = Admin(admin_settings(self._connection), bootstrap, request_timeout_s)
+        self._offsets = GroupOffsets(self._connection, stable=True)
         self._timeout_s = request_timeout_s
+        self._prefix = prefix
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commits")
+        self._transactions: Transactions | None = None
+        self._queue: list[_Wanted] = []
+        self._sent = Counter[str]()
+        """The groups of the transaction under way."""
+        self._settled = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._unsure = False
+        """A transaction failed, and Kafka may yet carry it out."""
+        self._trouble = ""
+        self._closed = False
+        self._fenced: set[str] = set()
+        self.writer = self._new_writer()
+        """Under which name this commits; another one after somebody fenced it."""
 
-    async def commit(
-        self, group: str, offsets: Mapping[tuple[str, int], int], pulled: Mapping[tuple[str, int], int]
-    ) -> None:
+    async def commit(self, group: str, offsets: Mapping[Place, int], pulled: Mapping[Place, int]) -> None:
         """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
 
         `pulled`, which may lack some, is stored beside as the commits' metadata: the first offsets that the group has
-        not pulled. Raises LogUnavailable; GroupInUse; LogError for lack of rights, or a partition that does not exist.
+        not pulled. It is sent under the `writer` of the time of the call. Raises WriterFenced if that was fenced
+        (nothing was stored); LogUnavailable (it may be stored yet, but not after a later commit); GroupInUse; LogError
+        for lack of rights, or a partition that does not exist.
         """
-        wanted = [
-            TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
+        places = {
+            each: TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
             for each, offset in offsets.items()
-        ]
+        }
+        wanted = _Wanted(group, places, asyncio.get_running_loop().create_future())
+        self._queue.append(wanted)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await wanted.done
+        except TimeoutError:
+            why = self._trouble or "no answer in time"
+            raise LogUnavailable(
+                f"Kafka did not store offsets of {group} within {self._timeout_s:g} s: {why}"
+            ) from None
+        finally:
+            wanted.done.cancel()
+            with suppress(ValueError):
+                self._queue.remove(wanted)
 
-        async def ask() -> None:
-            try:
-                _check(await asyncio.to_thread(self._offsets.commit, group, wanted, self._timeout_s))
-            except KafkaException as error:
-                self._refuse(group, error)
-                raise
+    async def fence(self, writers: Collection[str]) -> None:
+        """No commit under one of these names reaches Kafka any more, and what one has begun is aborted. Raises
+        LogUnavailable; LogError for lack of rights."""
+        for writer in {*writers} - self._fenced:
+            await asyncio.to_thread(self._fence, writer)
+            self._fenced.add(writer)
 
-        await self._admin.until_answered(ask, self._timeout_s)
+    async def close(self) -> None:
+        """End the clients; commits under way fail."""
+        self._closed = True
+        if self._transactions is not None:
+            self._transactions.leave()
+        with suppress(RuntimeError):
+            self._thread.submit(self._free)
+        self._thread.shutdown(wait=False)
+        await asyncio.to_thread(self._admin.close)
 
     async def committed(
         self, group: str, partitions: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int, int | None]]:
         """The committed offset of each partition that has one, with its pull offset if that is known.
 
-        Asks the server that keeps the group, not the list of groups, which may lack it for a while. Raises as `commit`.
+        Asks the server that keeps the group, not the list of groups, which may lack it for a while; and not before the
+        group's commits that are under way here have an end. Raises as `commit`.
         """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while group in self._sent or any(each.group == group for each in self._queue):
+                    await self._settled.wait()
+        except TimeoutError:
+            raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
+        if self._unsure:
+            await self._on_thread(self._ready)
 
         async def ask() -> dict[tuple[str, int], tuple[int, int | None]]:
             try:
@@ -103,25 +196,137 @@ class GroupCommits:
 
         return await self._admin.until_answered(ask, self._timeout_s)
 
+    async def _send(self) -> None:
+        """Make one transaction after the other, each of what waits."""
+        while self._queue:
+            batch, self._queue = self._queue[:AT_ONCE], self._queue[AT_ONCE:]
+            batch = [each for each in batch if not each.done.done()]
+            self._sent.update(each.group for each in batch)
+            again = await self._send_together(batch)
+            self._sent.clear()
+            self._queue[:0] = again
+            self._settled.set()
+            self._settled = asyncio.Event()
+            if again:
+                await asyncio.sleep(RETRY_S)
+        self._sending = None
+
+    async def _send_together(self, batch: Sequence[_Wanted]) -> Sequence[_Wanted]:
+        """Answer those that can be answered; returns the others, in their order."""
+        offsets: dict[str, dict[Place, TopicPartition]] = {}
+        for each in batch:
+            offsets.setdefault(each.group, {}).update(each.offsets)
+        try:
+            refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
+        except WriterFenced as fenced:
+            batch, self._queue, self.writer = [*batch, *self._queue], [], self._new_writer()
+            return _answered(batch, fenced)
+        except LogUnavailable as error:
+            self._trouble = str(error)
+            return [] if self._closed else batch  # until their time is over
+        except LogError as error:
+            return _answered(batch, error)
+        final = {group: self._final(group, error) for group, error in refused.items()}
+        for each in batch:
+            if each.group not in refused or final[each.group] is not None:
+                _answered([each], final.get(each.group))
+        self._trouble = next((error.str() for error in refused.values()), "")
+        return [each for each in batch if not each.done.done()]
+
+    async def _on_thread(self, job: Callable[..., T], *arguments: Any) -> T:
+        try:
+            running = self._thread.submit(job, *arguments)
+        except RuntimeError:
+            raise LogUnavailable(f"the writer {self.writer} is closed") from None
+        return await asyncio.wrap_future(running)
+
+    def _transact(self, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
+        """On the thread. A producer that failed is not used again, and the next one fences it."""
+        try:
+            return self._ready().commit_offsets(offsets)
+        except LogError:
+            self._free()
+            raise
+
+    def _ready(self) -> Transactions:
+        """On the thread. What a former producer has begun has an end then."""
+        if self._transactions is None:
+            self._transactions = self._new_transactions(self.writer)
+            try:
+                self._transactions.take_over()
+            except LogError:
+                self._free()
+                raise
+            self._unsure = False
+        return self._transactions
+
+    def _free(self) -> None:
+        """On the thread."""
+        transactions, self._transactions, self._unsure = self._transactions, None, True
+        if transactions is not None:
+            transactions.drop()
+
+    def _fence(self, writer: str) -> None:
+        """On any thread."""
+        successor = self._new_transactions(writer)
+        try:
+            successor.take_over()
+        finally:
+            successor.drop()
+
+    def _new_transactions(self, writer: str) -> Transactions:
+        longest_ms = TRANSACTION_S * 1_000
+        settings = {
+            **exclusive_settings(self._connection, self._timeout_s, writer),
+            "retry.backoff.ms": RESEND_MS,
+            "connections.max.idle.ms": IDLE_MS,
+            "transaction.timeout.ms": longest_ms,
+            "message.timeout.ms": longest_ms,
+            "socket.timeout.ms": min(longest_ms, int(self._connection["socket.timeout.ms"])),
+        }
+        try:
+            return Transactions(settings, min(self._timeout_s, TRANSACTION_S))
+        except KafkaException as error:
+            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+
+    def _new_writer(self) -> str:
+        return f"{self._prefix}groups-{uuid.uuid4().hex}"
+
     def _refuse(self, group: str, error: KafkaException) -> None:
         """Raise what asking again does not change."""
-        code = error.args[0].code()
-        if code in OTHERS:
-            raise GroupInUse(
+        final = self._final(group, error.args[0])
+        if final is not None:
+            raise final from error
+
+    def _final(self, group: str, error: KafkaError) -> LogError | None:
+        """What to raise for an error that asking again does not change."""
+        if error.code() in OTHERS:
+            return GroupInUse(
                 f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "
                 "group.id"
-            ) from error
-        if code in REFUSED:
-            text = f"{text_of(error)} Allow this user Read on the group {group} and on its topics"
-            raise LogError(text) from error
-        if code in PERMANENT:
-            raise LogError(f"Kafka refuses a commit for the group {group}: {text_of(error)}") from error
+            )
+        if error.code() in REFUSED:
+            return LogError(f"{error.str()} Allow this user Read on the group {group} and on its topics")
+        if error.code() in PERMANENT:
+            return LogError(f"Kafka refuses a commit for the group {group}: {error.str()}")
+        return None
 
 
 def pulled_of(metadata: str | None) -> int | None:
     """The first offset that the group has not pulled, from a commit's metadata; None if it does not say."""
     found = _PULLED.fullmatch(metadata) if metadata else None
     return None if found is None else int(found[1])
+
+
+def _answered(wanted: Sequence[_Wanted], error: LogError | None) -> Sequence[_Wanted]:
+    """Answer them all; none is left."""
+    for each in wanted:
+        if not each.done.done():
+            if error is None:
+                each.done.set_result(None)
+            else:
+                each.done.set_exception(error)
+    return ()
 
 
 def _check(places: Sequence[TopicPartition]) -> None:

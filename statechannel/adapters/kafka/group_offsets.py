@@ -34,11 +34,15 @@ T = TypeVar("T")
 class GroupOffsets:
     """The groups of one Kafka; `connection` as for all clients. For any thread.
 
+    A commit that is a transaction is read some milliseconds after it was acknowledged; if `stable`, reading waits for
+    the end of those that have begun.
+
     Both methods raise KafkaException, also when there is no answer within `timeout_s`.
     """
 
-    def __init__(self, connection: Mapping[str, Any]) -> None:
-        self._settings = {**consumer_settings(connection), "isolation.level": "read_uncommitted", "log_level": 2}
+    def __init__(self, connection: Mapping[str, Any], *, stable: bool = False) -> None:
+        level = "read_committed" if stable else "read_uncommitted"
+        self._settings = {**consumer_settings(connection), "isolation.level": level, "log_level": 2}
         self._idle = OrderedDict[str, _Member]()
         self._turn = threading.Lock()
 

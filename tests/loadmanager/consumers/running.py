@@ -32,12 +32,17 @@ class KnownTopics:
         """Whether what was not committed has no offset; else it is at 0."""
         self.in_use = False
         """Whether Kafka has members of the group."""
+        self.writer = "one"
+        self.fenced: set[str] = set()
         self.offsets = MemoryOffsets()
 
     @property
     def changed(self) -> dict[Partition, int]:
         """What was committed, except at 0."""
         return {each: offset for each, offset in self.committed.items() if offset}
+
+    async def fence(self, writers: Collection[str]) -> None:
+        self.fenced.update(writers)
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         if self.blind:

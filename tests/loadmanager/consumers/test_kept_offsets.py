@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ class Topics(KnownTopics):
 @pytest.mark.parametrize(("start", "expected"), [("earliest", {A: 3, B: 4}), ("latest", {A: 10, B: 20}), ("none", {})])
 async def test_a_group_starts_where_its_policy_says(start: str, expected: Mapping[Partition, int]) -> None:
     topics = Topics()
-    assert await keep(topics, GROUP, [A, B], start) == set()
+    assert await keep(topics, GROUP, [A, B], start, partial(topics.commit, GROUP)) == set()
     assert topics.committed == topics.pulled == expected
 
 
@@ -55,7 +56,7 @@ async def test_a_group_starts_where_its_policy_says(start: str, expected: Mappin
 async def test_a_partition_that_came_later_starts_at_its_begin(start: str) -> None:
     topics = Topics()
     topics.committed = {A: 7}
-    assert await keep(topics, GROUP, [A, B], start) == set()
+    assert await keep(topics, GROUP, [A, B], start, partial(topics.commit, GROUP)) == set()
     assert topics.committed == {A: 7, B: 4}
     assert topics.times == {A: 1, B: 1}, "what is unchanged is committed again as well"
 
@@ -64,14 +65,14 @@ async def test_a_topic_waits_for_all_of_its_leaders() -> None:
     """With some of its commits alone, the others would seem to have come later."""
     topics = Topics()
     topics.offsets.topics["orders"][1] = (4, None)
-    assert await keep(topics, GROUP, [A, B], "latest") == {"orders"}
+    assert await keep(topics, GROUP, [A, B], "latest", partial(topics.commit, GROUP)) == {"orders"}
     assert topics.committed == {}
 
 
 async def test_what_is_pulled_is_kept_too() -> None:
     topics = Topics()
     topics.committed, topics.pulled = {A: 7, B: 8}, {A: 9}
-    await keep(topics, GROUP, [A, B], "latest")
+    await keep(topics, GROUP, [A, B], "latest", partial(topics.commit, GROUP))
     assert (topics.committed, topics.pulled) == ({A: 7, B: 8}, {A: 9})
 
 

@@ -102,24 +102,24 @@ async def store(directory: Path) -> AsyncGenerator[GroupStore]:
 
 async def test_a_former_owner_learns_that_it_is_fenced(tmp_path: Path) -> None:
     async with store(tmp_path) as former, store(tmp_path) as later:
-        assert await former.take_over(G, FIRST) == {}
+        assert await former.take_over([G], FIRST) == {G: {}}
         await former.write(G, FIRST, [(key_of(G, FIRST, "a"), member(1)), (key_of(G, FIRST), own())])
         await later.catch_up()
-        assert (await later.take_over(G, SECOND)).keys() == {"", "a"}
+        assert (await later.take_over([G], SECOND))[G].keys() == {"", "a"}
         with pytest.raises(Fenced, match="another coordinator"):
             await former.write(G, FIRST, [(key_of(G, FIRST, "b"), member(1))])
         await later.catch_up()
         assert later.table.valid(G).keys() == {"", "a"}
         with pytest.raises(Fenced):
-            await former.take_over(G, FIRST)
+            await former.take_over([G], FIRST)
 
 
 async def test_the_same_owner_may_take_over_again(tmp_path: Path) -> None:
     async with store(tmp_path) as only:
-        await only.take_over(G, FIRST)
+        await only.take_over([G], FIRST)
         record = encoded(GroupRecord(Settings(strategy="AVG")))
         await only.write(G, FIRST, [(key_of(G, FIRST), record)])
-        assert (await only.take_over(G, FIRST))[""] == GroupRecord(Settings(strategy="AVG"))
+        assert (await only.take_over([G], FIRST))[G][""] == GroupRecord(Settings(strategy="AVG"))
 
 
 async def test_an_entry_of_somebody_else_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,196 @@
+"""Commits are ordered: of a member by its sequence, of a coordinator by its writer, of two by a fence in Kafka."""
+
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from loadmanager.client.http import HttpRouter
+from loadmanager.client.redirection import NotServing
+from loadmanager.client.router import Router
+from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.progress import Place
+from loadmanager.consumers.coordinator.messages import Why
+from loadmanager.consumers.coordinator.records import Partition
+from stack.servers import KafkaServer, free_port
+from statechannel.adapters.kafka.group_commits import GroupCommits, GroupInUse
+from statechannel.errors import LogError, LogUnavailable, WriterFenced
+from tests.faults import Cut, TcpProxy
+from tests.loadmanager.consumers.test_reset import GROUP, World, world
+from tests.servers import shared_kafka
+
+__all__ = ["world"]
+
+P: Partition = ("orders", 0)
+LONG_S = 60.0
+
+
+async def test_a_commit_that_comes_after_a_later_one_is_refused(world: World) -> None:
+    await world.joined("a")
+    member = world.members["a"]
+
+    async def commit(offset: int, sequence: int) -> Why | None:
+        refused = await world.coordinator.commit(
+            GROUP, "a", member.epoch, member.revision, {P: offset}, None, sequence, (await world.beat("a")).coordinator
+        )
+        return refused[P].why if refused else None
+
+    assert await commit(60, 2) is None
+    assert await commit(60, 2) is None, "the same one again, as after a broken connection"
+    assert await commit(50, 1) is Why.LATE
+    assert world.topics.committed[P] == 60
+    assert await commit(70, 3) is None
+
+
+async def test_a_commit_to_a_former_coordinator_is_refused_and_sent_again_by_who_waits_for_it(world: World) -> None:
+    await world.joined("a")
+    member = world.members["a"]
+    async with Router(world.cluster.admin_urls) as router:
+        client = GroupClient(HttpRouter(router, protocol="groups"), GROUP)
+        await client.heartbeat("a", member.beat(0), 0, LONG_S)
+        assert await client.commit("a", member.epoch, member.revision, {P: Place(50, 50)}, LONG_S) == {}
+        former = (await world.beat("a")).coordinator
+        here = world.cluster.owner(GROUP)
+        await world.cluster.transfer(GROUP, next(each for each in world.cluster.brokers if each != here))
+        assert await client.commit("a", member.epoch, member.revision, {P: Place(60, 60)}, LONG_S) == {}
+    late = await world.coordinator.commit(GROUP, "a", member.epoch, member.revision, {P: 55}, None, 1, former)
+    assert late[P].why is Why.LATE
+    assert world.topics.committed[P] == 60
+
+
+async def test_who_takes_over_has_a_former_coordinator_fenced_unless_all_its_commits_have_ended(world: World) -> None:
+    await world.joined("a")
+    others = [each for each in world.cluster.brokers if each != world.cluster.owner(GROUP)]
+    await world.cluster.transfer(GROUP, others[0])
+    assert world.topics.fenced == set()
+    await world.joined("a")
+    world.topics.open.clear()
+    stuck = asyncio.create_task(world.commit("a", {P: 60}))
+    async with asyncio.timeout(LONG_S):
+        while world.topics.begun < 1:
+            await asyncio.sleep(0.01)
+        here = world.cluster.owner(GROUP)
+        await world.cluster.transfer(GROUP, next(each for each in world.cluster.brokers if each != here))
+    with pytest.raises(NotServing, match="moved"):
+        await stuck
+    assert world.topics.fenced == {"one"}
+    assert world.topics.changed == {}
+
+
+# --- on Kafka
+
+
+@pytest.fixture
+def place(pytestconfig: pytest.Config) -> Partition:
+    return made(shared_kafka(pytestconfig).address)
+
+
+def made(address: str) -> Partition:
+    """A partition of a new topic."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": address, "broker.address.family": "v4"})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(LONG_S)
+    return topic, 0
+
+
+@asynccontextmanager
+async def commits_to(*addresses: str, timeout_s: float = LONG_S) -> AsyncGenerator[list[GroupCommits]]:
+    """One for each address, each of which has committed before."""
+    found = [GroupCommits(each, request_timeout_s=timeout_s) for each in addresses]
+    try:
+        yield found
+    finally:
+        for each in found:
+            await each.close()
+
+
+async def stored(commits: GroupCommits, group: str, place: Partition) -> int:
+    return (await commits.committed(group, [place]))[place][0]
+
+
+@pytest.mark.kafka
+async def test_kafka_refuses_a_writer_that_was_fenced(pytestconfig: pytest.Config, place: Partition) -> None:
+    group, kafka = uuid.uuid4().hex, shared_kafka(pytestconfig).address
+    async with commits_to(kafka, kafka) as (former, later):
+        await former.commit(group, {place: 50}, {})
+        writer = former.writer
+        await later.fence([writer])
+        await later.commit(group, {place: 100}, {})
+        with pytest.raises(WriterFenced):
+            await former.commit(group, {place: 60}, {})
+        assert await stored(later, group, place) == 100
+        assert former.writer != writer
+        await former.commit(group, {place: 110}, {})
+        assert await stored(later, group, place) == 110
+
+
+@pytest.mark.kafka
+async def test_a_group_that_kafka_refuses_holds_up_no_other(pytestconfig: pytest.Config, place: Partition) -> None:
+    """Of a transaction of three groups, one has a consumer of Kafka's own protocol, one names no topic that exists."""
+    kafka, good, used, lost = shared_kafka(pytestconfig).address, *(uuid.uuid4().hex for _ in range(3))
+    settings = {"bootstrap.servers": kafka, "broker.address.family": "v4", "group.id": used}
+    consumer = Consumer(settings)
+    consumer.subscribe([place[0]])
+    try:
+        async with asyncio.timeout(LONG_S):
+            while not consumer.assignment():
+                await asyncio.to_thread(consumer.poll, 0.1)
+        async with commits_to(kafka) as (commits,):
+            await commits.commit(good, {place: 1}, {})
+            results = await asyncio.gather(
+                commits.commit(used, {place: 7}, {}),
+                commits.commit(lost, {("nothing", 0): 7}, {}),
+                commits.commit(good, {place: 7}, {place: 9}),
+                return_exceptions=True,
+            )
+            assert [type(each) for each in results] == [GroupInUse, LogError, type(None)]
+            assert await commits.committed(good, [place]) == {place: (7, 9)}
+            assert await commits.committed(used, [place]) == {}
+    finally:
+        consumer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+async def test_nothing_that_is_late_overtakes_what_came_after(tmp_path: Path) -> None:
+    """Once it is in the network while its sender is fenced, once in a Kafka that stands still until it was given up."""
+    port = free_port()
+    kafka = KafkaServer(tmp_path, proxied_at={"PROXIED": port})
+    kafka.start()
+    proxy = TcpProxy(f"127.0.0.1:{kafka.listener_port('PROXIED')}", port)
+    await proxy.start()
+    place, group = made(kafka.address), "billing"
+    try:
+        async with commits_to(proxy.address, kafka.address) as (former, later):
+            await former.commit(group, {place: 50}, {})
+            proxy.cut(Cut.BLACKHOLE)
+            late = asyncio.create_task(former.commit(group, {place: 60}, {}))
+            await later.fence([former.writer])
+            await later.commit(group, {place: 100}, {})
+            proxy.heal()
+            with pytest.raises(WriterFenced):
+                await late
+            assert await stored(later, group, place) == 100
+        async with commits_to(kafka.address, kafka.address) as (patient, other):
+            await patient.commit(group, {place: 110}, {})
+            patient._timeout_s = 2.0
+            kafka.suspend()
+            with pytest.raises(LogUnavailable):
+                await patient.commit(group, {place: 120}, {})
+            patient._timeout_s = LONG_S
+            after = asyncio.create_task(patient.commit(group, {place: 130}, {}))
+            kafka.resume()
+            await after
+            assert await stored(other, group, place) == 130
+    finally:
+        kafka.resume()
+        await proxy.aclose()
+        await asyncio.to_thread(kafka.kill)
