@@ -54,7 +54,7 @@ PURE = (
         "figures", "forecast", "in_flight", "metrics", "sampling", "sums",
     )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
-        "limits", "planning", "round", "together", "vetting",
+        "limits", "plan_runner", "planning",
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),

@@ -12,8 +12,7 @@ from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, 
 from loadmanager.leader.plans.effect import told
 from loadmanager.leader.plans.model import Figures, Plan, PlannedMove, Verification
 from loadmanager.leader.plans.table import OPEN, offered
-from loadmanager.leader.rebalancing.operating import Operating
-from loadmanager.leader.rebalancing.pausing import Paused
+from loadmanager.leader.rebalancing.actions import Operating, Paused
 from loadmanager.leader.rebalancing.status import BalanceStatus, LastRound
 from loadmanager.strategies.rebalancing.decision import Certificate, Move
 from loadmanager_api.advice_schemas import AdviceShown, EffectShown

@@ -37,8 +37,7 @@ from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.quarantine.keeper import Keeper, Processes
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
-from loadmanager.leader.rebalancing.round import Round
+from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts

@@ -11,7 +11,7 @@ from loadmanager.leader.advice.publishing import publish
 from loadmanager.leader.plans.advice import Advice
 from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
-from loadmanager.leader.rebalancing.operating import Operating, Unload
+from loadmanager.leader.rebalancing.actions import Operating, Unload
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.authorship import Sender
 from loadmanager_api.advice_schemas import AdviceWished

@@ -20,7 +20,7 @@ from loadmanager.leader.plans.effect import MIN_ROUNDS, effect, measured, period
 from loadmanager.leader.plans.model import PieceOutcome, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
-from loadmanager.leader.rebalancing.round import Counts
+from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
 from statechannel.runtime.supervising import failure_of, is_bug
 

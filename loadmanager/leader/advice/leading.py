@@ -11,7 +11,7 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings

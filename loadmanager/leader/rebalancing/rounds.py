@@ -1,30 +1,62 @@
-"""A round: asks the strategy once, begins what the limits allow, and begins more as room appears.
+"""The leader's rounds of a term, whole: decide, begin or propose moves, record what was decided.
 
-If moves are reviewed, it proposes a plan instead.
+A round asks the strategy once, begins what the limits allow, and begins more as room appears; if moves are reviewed, it
+proposes a plan. Plans run beside the rounds, and old load data is removed. A failure ends no term: it is noted and
+counted, and the next look continues. Decisions are recorded in the background, so a slow log delays no move.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import msgspec
+from structlog.contextvars import bound_contextvars
 
-from loadmanager.decisions.record import BEGUN, Outcome
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
-from loadmanager.leader.rebalancing.beginning import HELD_BACK, Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import HELD_BACK, Beginning, Counts
+from loadmanager.leader.rebalancing.plan_runner import Running
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
-from loadmanager.leader.rebalancing.round import Counts, Round
+from loadmanager.leader.service import Term
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.run_blocking import Blocking, at_once
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
+from statechannel.law.record import BrokerId
+from statechannel.runtime.supervising import failure_of, is_bug
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A decision with its input, and the outcomes of its moves so far. `id` is `epoch.round`.
+
+    `memory` is what the strategy was given. `model` is None if the round looked at nothing; `why_no_model` says why.
+    """
+
+    id: str
+    at_ms: int
+    settings: Settings
+    policies: int
+    decision: Decision
+    model: ClusterModel | None = None
+    memory: object = None
+    why_no_model: str = ""
+    outcomes: Mapping[Bundle, Outcome] = msgspec.field(default_factory=dict)
+    held: tuple[HeldBack, ...] = ()
+    plan: str = ""
+    """The id of the proposed plan, if moves are reviewed."""
+
 
 NOTED_AT_ONCE = 20
 IN_A_PLAN = "in a plan"
@@ -221,4 +253,167 @@ def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
         (move.bundle, move.source, move.destination, tuple(map(float, bundles.load[row])))  # pyright: ignore[reportArgumentType]
         for row, bundle in enumerate(bundles.ids)
         if (move := wanted.get(bundle)) is not None
+    )
+
+
+LOOK_S = 0.5
+"""The time between two looks at plans, and at moves that were held back."""
+
+
+class Rebalancer:
+    """Rebalances during a term; `decide` works at any time, at any broker.
+
+    `decided` gets each round, and the seconds that it took; `fields_of` gives the fields of its log lines.
+    """
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        views: Views,
+        plans: PlanStore,
+        records: Records,
+        clock_s: Callable[[], float],
+        note: Callable[[str], None],
+        decided: Callable[[Round, float], None] = lambda _round, _took_s: None,
+        fields_of: Callable[[str], Mapping[str, str]] = lambda cause: {"cause": cause},
+    ) -> None:
+        self._decided = decided
+        self._fields_of = fields_of
+        self.deciding = deciding
+        self.plans = plans
+        self.counts = Counts()
+        self.rounds: Rounds | None = None
+        """The rounds of the present term, or of this broker's last one."""
+        self.running: Running | None = None
+        """While this broker leads."""
+        self.waiting: dict[str, str] = {}
+        """Why plans with advice make no progress, by id; while this broker leads."""
+        self._views = views
+        self._records = records
+        self._clock_s = clock_s
+        self._note = note
+
+    @property
+    def last(self) -> Round | None:
+        """The last round that this broker led."""
+        return None if self.rounds is None else self.rounds.last
+
+    async def decide(self) -> Decision:
+        """What a round would do now; changes nothing, not even the memory.
+
+        Raises ValueError for an unknown strategy, StrategyFailed, and what a foreign package raises when it is loaded.
+        """
+        settings = self.deciding.settings()
+        return await self.deciding.would_decide(await self.deciding.model(settings), settings)
+
+    async def rebalance(self, term: Term) -> None:
+        """Run a round every `balancing_interval_s`, until cancelled."""
+        leader = term.leadership.leader
+        self.deciding.forget()
+        beginning = Beginning(self.deciding, term.executor)
+        recording = Recording(self._records, self.counts, self._note, self.deciding.run_blocking)
+        rounds = Rounds(self.deciding, self.plans, beginning, self.counts, str(leader), self._note)
+        running = Running(self.plans, self.deciding, beginning, self.counts, str(leader), self._note)
+        self.rounds, self.running = rounds, running
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(recording.run(leader))
+                await self._look_for_ever(term.leadership.epoch, rounds, running, recording)
+        finally:
+            self.running = None
+
+    async def _look_for_ever(self, epoch: int, rounds: Rounds, running: Running, recording: Recording) -> None:
+        number, last_s = 0, self._clock_s()
+        while True:
+            interval_s = self.deciding.settings().balancing_interval_s
+            await asyncio.sleep(min(LOOK_S, interval_s))
+            if self.deciding.membership.safe_mode(self._clock_s()) is not None:
+                continue
+            await self._survive("a look at the plans", running.tick())
+            if self._clock_s() - last_s < interval_s:
+                await self._survive("what was held back", rounds.begin_more())
+            elif await self._swept():
+                number, last_s = number + 1, self._clock_s()
+                self.counts.last_round_s = last_s
+                await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
+
+    async def _round(self, round_id: str, rounds: Rounds, recording: Recording) -> None:
+        began_s = self._clock_s()
+        with bound_contextvars(**self._fields_of(round_id)):
+            done = await rounds.next(round_id)
+        self._decided(done, self._clock_s() - began_s)
+        recording.keep(done)
+
+    async def _swept(self) -> bool:
+        """Remove old load data; whether the log answers. Without it there is nothing to decide on."""
+        try:
+            await self._views.sweep()
+        except (LogError, TimeoutError):
+            return False
+        return True
+
+    async def _survive(self, what: str, work: Awaitable[None]) -> None:
+        if is_bug(await failure_of(what, work, self._note)):
+            self.counts.rounds_failed += 1
+
+
+WAITING_AT_MOST = 16
+NOT_TRIED = Outcome("not tried")
+
+
+class Records(Protocol):
+    """Where decision records go; `loadmanager.decisions.log.DecisionLog` is one."""
+
+    async def append(self, record: DecisionRecord) -> None:
+        """Keep the record. Raises whatever the log raises."""
+        ...
+
+
+class Recording:
+    """Records the rounds of one term, in order. Run `run()` beside them."""
+
+    def __init__(
+        self, records: Records, counts: Counts, note: Callable[[str], None], run_blocking: Blocking = at_once
+    ) -> None:
+        self._records = records
+        self._counts = counts
+        self._note = note
+        self._run_blocking = run_blocking
+        self._queue: asyncio.Queue[Round] = asyncio.Queue(WAITING_AT_MOST)
+
+    def keep(self, this: Round) -> None:
+        """Queue the round; drop it if the log is too far behind."""
+        try:
+            self._queue.put_nowait(this)
+        except asyncio.QueueFull:
+            self._lost(this, f"{WAITING_AT_MOST} records wait for the log")
+
+    async def run(self, leader: BrokerId) -> None:
+        """Append until cancelled."""
+        while True:
+            this = await self._queue.get()
+            try:
+                await self._records.append(await self._run_blocking(partial(_record, this, leader)))
+            except Exception as error:  # noqa: BLE001 - nothing about a record may stop balancing
+                self._lost(this, repr(error))
+
+    def _lost(self, this: Round, why: str) -> None:
+        self._counts.records_failed += 1
+        self._note(f"the decision of round {this.id} was not recorded: {why}")
+
+
+def _record(this: Round, leader: BrokerId) -> DecisionRecord:
+    moves = this.decision.moves
+    return record_of(
+        this.id,
+        leader,
+        this.at_ms,
+        this.decision,
+        strategy=this.settings.balancing_strategy,
+        settings=this.settings,
+        model=this.model,
+        memory=this.memory,
+        policies_revision=this.policies,
+        outcomes=[this.outcomes.get(move.bundle, NOT_TRIED) for move in moves],
+        without_model=this.why_no_model,
     )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.record import BEGUN
-from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import Beginning
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.strategies.rebalancing.decision import Move

@@ -1,7 +1,7 @@
 """Moves of bundles: the plan chooses sources and destinations when it begins.
 
-`leader/rebalancing/running.py` makes the moves under the usual limits, as for any plan. The plan `ID-undo` undoes them;
-it exists once, whichever leader makes it.
+`leader/rebalancing/plan_runner.py` makes the moves under the usual limits, as for any plan. The plan `ID-undo` undoes
+them; it exists once, whichever leader makes it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from loadmanager.leader.plans.effect import Sample
 from loadmanager.leader.plans.model import Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import OVER, By, PlanAction
-from loadmanager.leader.rebalancing.round import Counts
+from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.adapters.sqlite.log import SqliteLog

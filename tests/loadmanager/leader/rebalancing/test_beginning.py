@@ -8,8 +8,8 @@ import pytest
 
 from loadmanager.cluster.fitness import Fitness
 from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.moves import Beginning
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle

@@ -11,7 +11,7 @@ from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.model import Plan, PlanState
 from loadmanager.leader.plans.table import PlanAction
-from loadmanager.leader.rebalancing.operating import Operating, Unload
+from loadmanager.leader.rebalancing.actions import Operating, Unload
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 from tests.loadmanager.embedded import PATIENT
 

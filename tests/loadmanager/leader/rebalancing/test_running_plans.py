@@ -13,10 +13,9 @@ from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.plans.model import MoveStatus, Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing import rounds
+from loadmanager.leader.rebalancing.actions import Operating, Subject, Unload, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
-from loadmanager.leader.rebalancing.operating import Operating, Unload
-from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
-from loadmanager.leader.rebalancing.running import ATTEMPTS
+from loadmanager.leader.rebalancing.plan_runner import ATTEMPTS
 from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision, Move

@@ -7,8 +7,8 @@ import pytest
 from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import Rule
+from loadmanager.leader.rebalancing.plan_runner import whole_groups
 from loadmanager.leader.rebalancing.planning import as_move
-from loadmanager.leader.rebalancing.together import whole_groups
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager import Broker, Bundle
 from loadmanager.errors import Invalid, LoadManagerError
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.balancing import PLACEMENT_CLASSES, STRATEGY_CLASSES

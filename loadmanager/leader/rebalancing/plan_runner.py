@@ -6,7 +6,7 @@ reasons why moves could not begin, and the next leader finds them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -25,12 +25,10 @@ from loadmanager.leader.plans.table import (
     something_went_wrong,
     summary,
 )
-from loadmanager.leader.rebalancing.beginning import NO_DESTINATION, REFUSED, Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Beginning, Counts
 from loadmanager.leader.rebalancing.planning import as_move, wave_of
-from loadmanager.leader.rebalancing.round import Counts
-from loadmanager.leader.rebalancing.together import whole_groups
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
@@ -189,3 +187,43 @@ class Running:
         self.held.pop(plan.id, None)
         for key in [key for key in self._attempts if key[0] == plan.id]:
             del self._attempts[key]
+
+
+class Blocking(msgspec.Struct, frozen=True):
+    """Moves that would be made without the rest of their group: failed for good, or held back for now."""
+
+    refused: Mapping[Bundle, str]
+    held: Sequence[HeldBack]
+
+
+def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Blocking]:
+    """Split the moves that could begin now into those whose group is complete, and the others.
+
+    A group that has begun continues even if it is incomplete: nobody wants half of it.
+    """
+    ready = {move.bundle for move in moves}
+    missing: dict[int, tuple[Bundle, str]] = {}
+    waits: dict[int, Bundle] = {}
+    begun: set[int] = set()
+    for move, outcome in plan.pairs(facts.outcomes):
+        match outcome.status:
+            case MoveStatus.SKIPPED | MoveStatus.FAILED:
+                missing.setdefault(move.group, (move.bundle, outcome.detail))
+            case MoveStatus.WAITING if move.bundle not in ready:
+                waits.setdefault(move.group, move.bundle)
+            case MoveStatus.DONE | MoveStatus.UNDER_WAY:
+                begun.add(move.group)
+            case _:
+                pass
+    whole: list[Move] = []
+    refused: dict[Bundle, str] = {}
+    held: list[HeldBack] = []
+    for move in moves:
+        group = move.group
+        if not group or group in begun or group not in missing.keys() | waits.keys():
+            whole.append(move)
+        elif group in missing:
+            refused[move.bundle] = "only together with {}, which does not move: {}".format(*missing[group])
+        else:
+            held.append(HeldBack(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
+    return whole, Blocking(refused, held)

@@ -6,6 +6,7 @@ Moves of one group begin one after the other; if one fails, those before it are 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
@@ -32,6 +33,26 @@ DEPOSED = "deposed"
 """Another broker leads: the move is now its business, so nothing is recorded."""
 
 GROUPS_AT_ONCE = 16
+
+
+class Counts:
+    """Counts since this incarnation began."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.rounds_failed = 0
+        self.records_failed = 0
+        self.plans = 0
+        """Plans that rounds proposed, if moves are reviewed."""
+        self.moves: Counter[str] = Counter()
+        """Moves that rounds and plans began, by stage."""
+        self.held_back: Counter[str] = Counter()
+        """Moves that a round could not begin at once, by rule."""
+        self.advice: Counter[str] = Counter()
+        """Acts on plans with advice, by kind; see `balance_metrics`."""
+        self.advice_failures = 0
+        self.last_round_s: float | None = None
+        """When the last round began, on this broker's clock."""
 
 
 class Beginning:
