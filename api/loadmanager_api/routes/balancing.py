@@ -6,7 +6,6 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.leader.rebalancing import actions
-from loadmanager.leader.rebalancing.actions import Operating
 from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.gate import May
@@ -24,7 +23,7 @@ async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
     """Show the last round's decision, moves under way, pauses, what is held back, and how even the brokers are."""
     rebalancer = acting.rebalancer
     status = await balance_status(rebalancer, node.decisions, node.settings.advertised)
-    return balancing_shown(Operating(rebalancer), status)
+    return balancing_shown(rebalancer, status)
 
 
 @router.post("/pause", responses=answers(404, 409, 412))

@@ -36,9 +36,10 @@ async def list_plans(
     cursor: Cursor = None,
 ) -> list[PlanSummary]:
     """List plans, newest first: of one kind or state, or all."""
-    operating = Operating(acting.rebalancer)
-    found = [each for each in operating.plans() if kind in (None, each.kind) and state in (None, each.state)]
-    return [summary_shown(operating, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")]
+    found = [each for each in node.plans.all() if kind in (None, each.kind) and state in (None, each.state)]
+    return [
+        summary_shown(acting.rebalancer, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")
+    ]
 
 
 def _newest_first(plan: Plan) -> str:
@@ -134,4 +135,4 @@ async def _act(acting: Incarnation, author: Sender, plan_id: str, action: PlanAc
 
 
 def _shown(acting: Incarnation, plan: Plan) -> PlanShown:
-    return plan_shown(Operating(acting.rebalancer), plan)
+    return plan_shown(acting.rebalancer, plan)

@@ -15,7 +15,7 @@ import msgspec
 
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
-from loadmanager.leader.plans.model import PieceOutcome, Plan
+from loadmanager.leader.plans.model import Plan
 from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
 from loadmanager.leader.rebalancing.planning import (
     Occasion,
@@ -60,26 +60,11 @@ class Operating:
     def __init__(self, rebalancer: Rebalancer) -> None:
         self._deciding = rebalancer.deciding
         self._plans = rebalancer.plans
-        self._waiting = rebalancer.waiting
-
-    # --- looking
-
-    def plans(self) -> list[Plan]:
-        """Every plan that this broker knows, the newest first."""
-        return self._plans.all()
 
     async def plan(self, plan_id: str) -> Plan:
-        """The plan as it is now, whoever changed it. Raises NotFound, LogUnavailable."""
+        """The plan as it is now, whichever broker changed it last. Raises NotFound, LogUnavailable."""
         await self._plans.refresh()
         return self._plans.get(plan_id)
-
-    def progress(self, plan: Plan) -> tuple[PieceOutcome, ...]:
-        """The present outcome of each piece."""
-        return self._plans.progress(plan)
-
-    def waiting(self, plan: Plan) -> str:
-        """Why the plan makes no progress; only the leader knows."""
-        return self._waiting.get(plan.id, "")
 
     # --- making plans
 
@@ -212,7 +197,10 @@ class Paused(msgspec.Struct, frozen=True):
 
 
 async def pause(store: PolicyStore, subject: Subject, author: str, reason: str) -> bool:
-    """Pause; whether that changed anything. Raises Invalid, NotFound (no such namespace), Conflict, LogUnavailable."""
+    """Pause. Returns True if that changed anything.
+
+    Raises Invalid, NotFound (no such namespace), Conflict, LogUnavailable.
+    """
     return await _set(store, subject, True, author, reason)
 
 
@@ -224,7 +212,15 @@ async def resume(store: PolicyStore, subject: Subject, author: str, reason: str)
 async def _set(store: PolicyStore, subject: Subject, value: bool, author: str, reason: str) -> bool:
     kind, name = subject.kind_and_name
     await store.documents.catch_up()
-    if _is_paused(store.current(), subject) == value:
+    now = store.current()
+    match kind:
+        case Kind.NAMESPACE:
+            before = now.namespaces.get(name, NamespacePolicy()).paused
+        case Kind.BROKER:
+            before = now.brokers.get(name, BrokerPolicy()).paused
+        case _:
+            before = now.cluster.paused
+    if before == value:
         return False
 
     def changed(policy: Policy) -> Policy:
@@ -234,14 +230,6 @@ async def _set(store: PolicyStore, subject: Subject, value: bool, author: str, r
 
     why = reason or ("pause" if value else "resume")
     return await store.change(kind, name, changed, author=author, reason=why) is not None
-
-
-def _is_paused(policies: Policies, subject: Subject) -> bool:
-    if subject.namespace is not None:
-        return policies.namespaces.get(subject.namespace, NamespacePolicy()).paused
-    if subject.broker is not None:
-        return policies.brokers.get(subject.broker, BrokerPolicy()).paused
-    return policies.cluster.paused
 
 
 def paused(policies: Policies) -> Paused:

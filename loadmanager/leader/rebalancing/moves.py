@@ -158,6 +158,11 @@ class Beginning:
         return outcomes
 
 
+def in_words(move: Move) -> str:
+    """The move, for a log line."""
+    return f"moving {move.bundle} to {move.destination}" if move.destination else f"unloading {move.bundle}"
+
+
 def _with(refusal: tuple[Move, Outcome]) -> Outcome:
     move, outcome = refusal
     return Outcome(outcome.outcome, f"only together with {move.bundle}: {outcome.detail}")

@@ -6,7 +6,7 @@ reasons why moves could not begin, and the next leader finds them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import msgspec
@@ -27,7 +27,7 @@ from loadmanager.leader.plans.table import (
 )
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
-from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Beginning, Counts
+from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Beginning, Counts, in_words
 from loadmanager.leader.rebalancing.planning import as_move, wave_of
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
@@ -80,9 +80,11 @@ class Running:
             case PlanState.RUNNING if plan.moves:
                 await self._run(plan)
             case PlanState.PROPOSED | PlanState.APPROVED if plan.advice is None:
-                await self._expire(plan)
+                if it_is_out_of_date(plan, self._facts(plan)):
+                    await self._act(plan, PlanAction.EXPIRE, "the cluster has moved on")
             case PlanState.CANCELLED | PlanState.UNDOING if plan.moves and not plan.outcomes:
-                await self._settle(plan)
+                if nothing_is_under_way(plan, self._facts(plan)):
+                    await self._act(plan, PlanAction.SETTLE)
             case _:
                 self._forget(plan)
 
@@ -119,10 +121,10 @@ class Running:
                     held.append(away)
                 case None:
                     pass
-        moves, apart = whole_groups(plan, facts, moves)
-        for bundle, why in apart.refused.items():
+        moves, refused, apart = whole_groups(plan, facts, moves)
+        for bundle, why in refused.items():
             self._refuse(plan, bundle, why)
-        held += apart.held
+        held += apart
         under_way = UnderWay(self._deciding.table.in_flight())
         allowed = allow(moves, under_way, Limits.of(self._deciding.settings()), self._deciding.policies())
         return Allowed(allowed.moves, (*allowed.held, *held))
@@ -133,26 +135,22 @@ class Running:
             return as_move(plan, move)
         name = move.destination.name
         to = self._deciding.taking(name)
-        if to is None and not self._deciding.drains(name) and self._away_ms(name) <= self._patience_ms():
-            return HeldBack(as_move(plan, move), Rule.DESTINATION, f"{name} takes no bundles at this moment")
+        now_ms, patience_ms = self._deciding.wall_ms(), self._deciding.settings().in_flight_timeout_s * 1000
+        if to is None and not self._deciding.drains(name):
+            # a restart of the destination should not make the plan fail
+            since_ms = self._away_since_ms.setdefault(name, now_ms)
+            if now_ms - since_ms <= patience_ms:
+                return HeldBack(as_move(plan, move), Rule.DESTINATION, f"{name} takes no bundles at this moment")
         rule = self._deciding.forbids(move.bundle, to) if to is not None else "it takes no bundles now"
         if rule:
             self._refuse(plan, move.bundle, f"it may not go to {name}: {rule}")
             return None
         return msgspec.structs.replace(as_move(plan, move), destination=to)
 
-    def _away_ms(self, name: str) -> int:
-        now_ms = self._deciding.wall_ms()
-        return now_ms - self._away_since_ms.setdefault(name, now_ms)
-
-    def _patience_ms(self) -> float:
-        """How long to wait for a destination: a restart should not make a plan fail."""
-        return self._deciding.settings().in_flight_timeout_s * 1000
-
     def _note_outcome(self, plan: Plan, move: Move, outcome: Outcome) -> None:
         if outcome.outcome == BEGUN:
             self._counts.moves[move.stage.value] += 1
-            self._note(f"plan {plan.id}: moving {move.bundle} to {move.destination or 'nobody'}")
+            self._note(f"plan {plan.id}: {in_words(move)}")
             return
         attempts = self._attempts[plan.id, move.bundle] = self._attempts.get((plan.id, move.bundle), 0) + 1
         if outcome.outcome in (REFUSED, NO_DESTINATION) and attempts >= ATTEMPTS:
@@ -160,14 +158,6 @@ class Running:
 
     def _refuse(self, plan: Plan, bundle: Bundle, why: str) -> None:
         self._refused.setdefault(plan.id, {})[bundle] = why
-
-    async def _expire(self, plan: Plan) -> None:
-        if it_is_out_of_date(plan, self._facts(plan)):
-            await self._act(plan, PlanAction.EXPIRE, "the cluster has moved on")
-
-    async def _settle(self, plan: Plan) -> None:
-        if nothing_is_under_way(plan, self._facts(plan)):
-            await self._act(plan, PlanAction.SETTLE)
 
     async def _act(self, plan: Plan, action: PlanAction, reason: str = "") -> None:
         try:
@@ -189,17 +179,13 @@ class Running:
             del self._attempts[key]
 
 
-class Blocking(msgspec.Struct, frozen=True):
-    """Moves that would be made without the rest of their group: failed for good, or held back for now."""
+def whole_groups(
+    plan: Plan, facts: Facts, moves: Sequence[Move]
+) -> tuple[list[Move], dict[Bundle, str], list[HeldBack]]:
+    """Of the moves that could begin now: those whose group is complete, those that fail for good, those that wait.
 
-    refused: Mapping[Bundle, str]
-    held: Sequence[HeldBack]
-
-
-def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Blocking]:
-    """Split the moves that could begin now into those whose group is complete, and the others.
-
-    A group that has begun continues even if it is incomplete: nobody wants half of it.
+    A move of an incomplete group fails with a reason or waits. A group that has begun continues all the same, since
+    half of it helps no broker.
     """
     ready = {move.bundle for move in moves}
     missing: dict[int, tuple[Bundle, str]] = {}
@@ -226,4 +212,4 @@ def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[
             refused[move.bundle] = "only together with {}, which does not move: {}".format(*missing[group])
         else:
             held.append(HeldBack(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
-    return whole, Blocking(refused, held)
+    return whole, refused, held

@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from structlog.contextvars import bound_contextvars
 
 from loadmanager.cluster.views import Views
+from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
@@ -24,12 +24,12 @@ from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
-from loadmanager.leader.rebalancing.moves import HELD_BACK, Beginning, Counts
+from loadmanager.leader.rebalancing.moves import HELD_BACK, Beginning, Counts, in_words
 from loadmanager.leader.rebalancing.plan_runner import Running
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
 from loadmanager.leader.service import Term
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.run_blocking import Blocking, at_once
+from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
@@ -106,7 +106,8 @@ class Rounds:
     async def begin_more(self) -> None:
         """Begin held-back moves that have room now; drop them if the settings no longer make such moves."""
         this, settings = self.last, self._deciding.settings()
-        if this is None or not settings.balancing or settings.balancing_review or _other(this.settings, settings):
+        off = not settings.balancing or settings.balancing_review
+        if this is None or off or this.settings.balancing_strategy != settings.balancing_strategy:
             self._waiting = ()
         elif self._waiting:
             outcomes, held = await self._begin(this, self._waiting)
@@ -118,11 +119,15 @@ class Rounds:
         deciding = self._deciding
         settings, policies, memory = deciding.settings(), deciding.policies(), deciding.memory
         this = Round(round_id, deciding.wall_ms(), settings, policies.revision, Decision((), ""), memory=memory)
+
+        def idle(why: str) -> Round:
+            return msgspec.structs.replace(this, decision=Decision((), why), why_no_model=why)
+
         if not settings.balancing:
-            return _idle(this, "the setting balancing is off")
+            return idle("the setting balancing is off")
         if policies.cluster.paused:
             why = f": {policies.cluster.reason}" if policies.cluster.reason else ""
-            return _idle(this, f"the cluster is paused{why}")
+            return idle(f"the cluster is paused{why}")
         this = msgspec.structs.replace(this, model=await deciding.model(settings))
         assert this.model is not None
         try:
@@ -158,7 +163,7 @@ class Rounds:
                 await asyncio.sleep(0)
             if outcomes[move.bundle].outcome == BEGUN:
                 self._counts.moves[move.stage.value] += 1
-                self._note(f"moving {move.bundle} to {move.destination or 'nobody'}: {move.reason}")
+                self._note(f"{in_words(move)}: {move.reason}")
         held = {each.move.bundle: Outcome(HELD_BACK, f"{each.rule}: {each.detail}") for each in allowed.held}
         return {**outcomes, **held}, allowed.held
 
@@ -221,10 +226,6 @@ class Rounds:
         }
 
 
-def _idle(this: Round, why: str) -> Round:
-    return msgspec.structs.replace(this, decision=Decision((), why), why_no_model=why)
-
-
 def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
     """Outcomes for moves whose bundles are in these plans, and for the rest of their groups."""
     found = {
@@ -236,11 +237,6 @@ def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
             other = groups[move.group]
             found[move.bundle] = Outcome(IN_A_PLAN, f"only together with {other}, which is in plan {plans[other]}")
     return found
-
-
-def _other(then: Settings, now: Settings) -> bool:
-    """Whether the strategy has changed since the round."""
-    return then.balancing_strategy != now.balancing_strategy
 
 
 def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
@@ -271,7 +267,7 @@ class Rebalancer:
         deciding: Deciding,
         views: Views,
         plans: PlanStore,
-        records: Records,
+        decisions: DecisionLog,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
         decided: Callable[[Round, float], None] = lambda _round, _took_s: None,
@@ -289,7 +285,7 @@ class Rebalancer:
         self.waiting: dict[str, str] = {}
         """Why plans with advice make no progress, by id; while this broker leads."""
         self._views = views
-        self._records = records
+        self._decisions = decisions
         self._clock_s = clock_s
         self._note = note
 
@@ -311,18 +307,18 @@ class Rebalancer:
         leader = term.leadership.leader
         self.deciding.forget()
         beginning = Beginning(self.deciding, term.executor)
-        recording = Recording(self._records, self.counts, self._note, self.deciding.run_blocking)
+        recording = Recording(self._decisions, self.counts, self._note, self.deciding.run_blocking)
         rounds = Rounds(self.deciding, self.plans, beginning, self.counts, str(leader), self._note)
         running = Running(self.plans, self.deciding, beginning, self.counts, str(leader), self._note)
         self.rounds, self.running = rounds, running
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(recording.run(leader))
-                await self._look_for_ever(term.leadership.epoch, rounds, running, recording)
+                await self._look_until_cancelled(term.leadership.epoch, rounds, running, recording)
         finally:
             self.running = None
 
-    async def _look_for_ever(self, epoch: int, rounds: Rounds, running: Running, recording: Recording) -> None:
+    async def _look_until_cancelled(self, epoch: int, rounds: Rounds, running: Running, recording: Recording) -> None:
         number, last_s = 0, self._clock_s()
         while True:
             interval_s = self.deciding.settings().balancing_interval_s
@@ -332,7 +328,7 @@ class Rebalancer:
             await self._survive("a look at the plans", running.tick())
             if self._clock_s() - last_s < interval_s:
                 await self._survive("what was held back", rounds.begin_more())
-            elif await self._swept():
+            elif await self._log_answers():
                 number, last_s = number + 1, self._clock_s()
                 self.counts.last_round_s = last_s
                 await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
@@ -344,8 +340,8 @@ class Rebalancer:
         self._decided(done, self._clock_s() - began_s)
         recording.keep(done)
 
-    async def _swept(self) -> bool:
-        """Remove old load data; whether the log answers. Without it there is nothing to decide on."""
+    async def _log_answers(self) -> bool:
+        """Remove old load data. Returns False if the log does not answer: then there is nothing to decide on."""
         try:
             await self._views.sweep()
         except (LogError, TimeoutError):
@@ -361,21 +357,13 @@ WAITING_AT_MOST = 16
 NOT_TRIED = Outcome("not tried")
 
 
-class Records(Protocol):
-    """Where decision records go; `loadmanager.decisions.log.DecisionLog` is one."""
-
-    async def append(self, record: DecisionRecord) -> None:
-        """Keep the record. Raises whatever the log raises."""
-        ...
-
-
 class Recording:
     """Records the rounds of one term, in order. Run `run()` beside them."""
 
     def __init__(
-        self, records: Records, counts: Counts, note: Callable[[str], None], run_blocking: Blocking = at_once
+        self, decisions: DecisionLog, counts: Counts, note: Callable[[str], None], run_blocking: Blocking
     ) -> None:
-        self._records = records
+        self._decisions = decisions
         self._counts = counts
         self._note = note
         self._run_blocking = run_blocking
@@ -393,7 +381,7 @@ class Recording:
         while True:
             this = await self._queue.get()
             try:
-                await self._records.append(await self._run_blocking(partial(_record, this, leader)))
+                await self._decisions.append(await self._run_blocking(partial(_record, this, leader)))
             except Exception as error:  # noqa: BLE001 - nothing about a record may stop balancing
                 self._lost(this, repr(error))
 
