@@ -54,7 +54,7 @@ class Unload(msgspec.Struct, frozen=True):
     wave: int = DEFAULT_WAVE
 
 
-class Operating:
+class OperatorActions:
     """An operator's actions on plans, at one broker."""
 
     def __init__(self, rebalancer: Rebalancer) -> None:

@@ -55,7 +55,7 @@ class Counts:
         """When the last round began, on this broker's clock."""
 
 
-class Beginning:
+class MoveStarter:
     """Begins moves with the executor of one term."""
 
     def __init__(self, deciding: Deciding, executor: DutyExecutor) -> None:

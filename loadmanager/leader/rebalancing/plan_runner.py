@@ -26,8 +26,8 @@ from loadmanager.leader.plans.table import (
     summary,
 )
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
-from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Beginning, Counts, in_words
+from loadmanager.leader.rebalancing.limits import Admission, Deferred, Limits, Rule, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Counts, MoveStarter, in_words
 from loadmanager.leader.rebalancing.planning import as_move, wave_of
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
@@ -39,28 +39,28 @@ ATTEMPTS = 3
 """How many attempts a move gets, if the channel refuses it although the bundle has not changed."""
 
 
-class Running:
+class PlanRunner:
     """Runs the plans of one term; call `tick` again and again."""
 
     def __init__(
         self,
         plans: PlanStore,
         deciding: Deciding,
-        beginning: Beginning,
+        starter: MoveStarter,
         counts: Counts,
         leader: str,
         note: Callable[[str], None],
     ) -> None:
         self._plans = plans
         self._deciding = deciding
-        self._beginning = beginning
+        self._starter = starter
         self._counts = counts
         self._leader = leader
         self._note = note
         self._refused: dict[str, dict[Bundle, str]] = {}
         self._attempts: dict[tuple[str, Bundle], int] = {}
         self._away_since_ms: dict[str, int] = {}
-        self.held: dict[str, tuple[HeldBack, ...]] = {}
+        self.held: dict[str, tuple[Deferred, ...]] = {}
         """What now holds back moves of running plans, by plan."""
 
     async def tick(self) -> None:
@@ -94,22 +94,22 @@ class Running:
             failed = something_went_wrong(plan, facts)
             await self._act(plan, PlanAction.FAIL if failed else PlanAction.FINISH, summary(facts.outcomes))
             return
-        allowed = self._allowed(plan, facts)
+        allowed = self._admitted(plan, facts)
         self.held[plan.id] = allowed.held
         if not allowed.moves:
             return
         seen = {move.bundle: move.seen for move in plan.moves}
-        outcomes = await self._beginning.begin(allowed.moves, f"plan {plan.id}", seen)
+        outcomes = await self._starter.begin(allowed.moves, f"plan {plan.id}", seen)
         for move in allowed.moves:
             self._note_outcome(plan, move, outcomes[move.bundle])
 
-    def _allowed(self, plan: Plan, facts: Facts) -> Allowed:
+    def _admitted(self, plan: Plan, facts: Facts) -> Admission:
         """The moves of the plan that may begin now."""
         waiting = [place for place, outcome in enumerate(facts.outcomes) if outcome.status is MoveStatus.WAITING]
         wave = set(wave_of(plan, waiting, [outcome.status.settled for outcome in facts.outcomes]))
         later = islice((place for place in waiting if place not in wave), WAITING_TOLD)
         held = [
-            HeldBack(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} moves before it")
+            Deferred(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} moves before it")
             for place in later
         ]
         moves: list[Move] = []
@@ -117,7 +117,7 @@ class Running:
             match self._aimed(plan, move):
                 case Move() as aimed:
                     moves.append(aimed)
-                case HeldBack() as away:
+                case Deferred() as away:
                     held.append(away)
                 case None:
                     pass
@@ -127,9 +127,9 @@ class Running:
         held += apart
         under_way = UnderWay(self._deciding.table.in_flight())
         allowed = allow(moves, under_way, Limits.of(self._deciding.settings()), self._deciding.policies())
-        return Allowed(allowed.moves, (*allowed.held, *held))
+        return Admission(allowed.moves, (*allowed.held, *held))
 
-    def _aimed(self, plan: Plan, move: PlannedMove) -> Move | HeldBack | None:
+    def _aimed(self, plan: Plan, move: PlannedMove) -> Move | Deferred | None:
         """The move with the present incarnation of its destination; None if it has failed without one."""
         if move.destination is None:
             return as_move(plan, move)
@@ -140,7 +140,7 @@ class Running:
             # a restart of the destination should not make the plan fail
             since_ms = self._away_since_ms.setdefault(name, now_ms)
             if now_ms - since_ms <= patience_ms:
-                return HeldBack(as_move(plan, move), Rule.DESTINATION, f"{name} takes no bundles at this moment")
+                return Deferred(as_move(plan, move), Rule.DESTINATION, f"{name} takes no bundles at this moment")
         rule = self._deciding.forbids(move.bundle, to) if to is not None else "it takes no bundles now"
         if rule:
             self._refuse(plan, move.bundle, f"it may not go to {name}: {rule}")
@@ -181,7 +181,7 @@ class Running:
 
 def whole_groups(
     plan: Plan, facts: Facts, moves: Sequence[Move]
-) -> tuple[list[Move], dict[Bundle, str], list[HeldBack]]:
+) -> tuple[list[Move], dict[Bundle, str], list[Deferred]]:
     """Of the moves that could begin now: those whose group is complete, those that fail for good, those that wait.
 
     A move of an incomplete group fails with a reason or waits. A group that has begun continues all the same, since
@@ -203,7 +203,7 @@ def whole_groups(
                 pass
     whole: list[Move] = []
     refused: dict[Bundle, str] = {}
-    held: list[HeldBack] = []
+    held: list[Deferred] = []
     for move in moves:
         group = move.group
         if not group or group in begun or group not in missing.keys() | waits.keys():
@@ -211,5 +211,5 @@ def whole_groups(
         elif group in missing:
             refused[move.bundle] = "only together with {}, which does not move: {}".format(*missing[group])
         else:
-            held.append(HeldBack(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
+            held.append(Deferred(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
     return whole, refused, held

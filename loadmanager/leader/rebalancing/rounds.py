@@ -23,9 +23,9 @@ from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, P
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
-from loadmanager.leader.rebalancing.moves import HELD_BACK, Beginning, Counts, in_words
-from loadmanager.leader.rebalancing.plan_runner import Running
+from loadmanager.leader.rebalancing.limits import Deferred, Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import HELD_BACK, Counts, MoveStarter, in_words
+from loadmanager.leader.rebalancing.plan_runner import PlanRunner
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
 from loadmanager.leader.service import Term
 from loadmanager.model.cluster import ClusterModel
@@ -53,7 +53,7 @@ class Round(msgspec.Struct, frozen=True):
     memory: object = None
     why_no_model: str = ""
     outcomes: Mapping[Bundle, Outcome] = msgspec.field(default_factory=dict)
-    held: tuple[HeldBack, ...] = ()
+    held: tuple[Deferred, ...] = ()
     plan: str = ""
     """The id of the proposed plan, if moves are reviewed."""
 
@@ -76,7 +76,7 @@ class Rounds:
         self,
         deciding: Deciding,
         plans: PlanStore,
-        beginning: Beginning,
+        starter: MoveStarter,
         counts: Counts,
         leader: str,
         note: Callable[[str], None],
@@ -84,7 +84,7 @@ class Rounds:
         self.last: Round | None = None
         self._deciding = deciding
         self._plans = plans
-        self._beginning = beginning
+        self._starter = starter
         self._counts = counts
         self._leader = leader
         self._note = note
@@ -151,13 +151,13 @@ class Rounds:
         self._counts.held_back.update(each.rule.value for each in held)
         return msgspec.structs.replace(this, outcomes={**outcomes, **begun}, held=held)
 
-    async def _begin(self, this: Round, moves: Sequence[Move]) -> tuple[Outcomes, tuple[HeldBack, ...]]:
+    async def _begin(self, this: Round, moves: Sequence[Move]) -> tuple[Outcomes, tuple[Deferred, ...]]:
         deciding = self._deciding
         under_way = UnderWay(deciding.table.in_flight())
         allowed = allow(moves, under_way, Limits.of(deciding.settings()), deciding.policies())
         self._waiting = tuple(each.move for each in allowed.held)
         _remember(this, deciding, allowed.moves)
-        outcomes = await self._beginning.begin(allowed.moves, this.id, self._seen, this.policies)
+        outcomes = await self._starter.begin(allowed.moves, this.id, self._seen, this.policies)
         for noted, move in enumerate(allowed.moves, 1):
             if noted % NOTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -280,7 +280,7 @@ class Rebalancer:
         self.counts = Counts()
         self.rounds: Rounds | None = None
         """The rounds of the present term, or of this broker's last one."""
-        self.running: Running | None = None
+        self.running: PlanRunner | None = None
         """While this broker leads."""
         self.waiting: dict[str, str] = {}
         """Why plans with advice make no progress, by id; while this broker leads."""
@@ -306,19 +306,21 @@ class Rebalancer:
         """Run a round every `balancing_interval_s`, until cancelled."""
         leader = term.leadership.leader
         self.deciding.forget()
-        beginning = Beginning(self.deciding, term.executor)
-        recording = Recording(self._decisions, self.counts, self._note, self.deciding.run_blocking)
-        rounds = Rounds(self.deciding, self.plans, beginning, self.counts, str(leader), self._note)
-        running = Running(self.plans, self.deciding, beginning, self.counts, str(leader), self._note)
+        starter = MoveStarter(self.deciding, term.executor)
+        recorder = DecisionRecorder(self._decisions, self.counts, self._note, self.deciding.run_blocking)
+        rounds = Rounds(self.deciding, self.plans, starter, self.counts, str(leader), self._note)
+        running = PlanRunner(self.plans, self.deciding, starter, self.counts, str(leader), self._note)
         self.rounds, self.running = rounds, running
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(recording.run(leader))
-                await self._look_until_cancelled(term.leadership.epoch, rounds, running, recording)
+                tasks.create_task(recorder.run(leader))
+                await self._look_until_cancelled(term.leadership.epoch, rounds, running, recorder)
         finally:
             self.running = None
 
-    async def _look_until_cancelled(self, epoch: int, rounds: Rounds, running: Running, recording: Recording) -> None:
+    async def _look_until_cancelled(
+        self, epoch: int, rounds: Rounds, running: PlanRunner, recorder: DecisionRecorder
+    ) -> None:
         number, last_s = 0, self._clock_s()
         while True:
             interval_s = self.deciding.settings().balancing_interval_s
@@ -331,14 +333,14 @@ class Rebalancer:
             elif await self._log_answers():
                 number, last_s = number + 1, self._clock_s()
                 self.counts.last_round_s = last_s
-                await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
+                await self._survive("a round", self._round(id_of(epoch, number), rounds, recorder))
 
-    async def _round(self, round_id: str, rounds: Rounds, recording: Recording) -> None:
+    async def _round(self, round_id: str, rounds: Rounds, recorder: DecisionRecorder) -> None:
         began_s = self._clock_s()
         with bound_contextvars(**self._fields_of(round_id)):
             done = await rounds.next(round_id)
         self._decided(done, self._clock_s() - began_s)
-        recording.keep(done)
+        recorder.keep(done)
 
     async def _log_answers(self) -> bool:
         """Remove old load data. Returns False if the log does not answer: then there is nothing to decide on."""
@@ -357,7 +359,7 @@ WAITING_AT_MOST = 16
 NOT_TRIED = Outcome("not tried")
 
 
-class Recording:
+class DecisionRecorder:
     """Records the rounds of one term, in order. Run `run()` beside them."""
 
     def __init__(

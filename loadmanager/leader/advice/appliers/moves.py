@@ -55,7 +55,7 @@ class MovesApplier:
         return {"moves": tuple(moves), "left_out": left_out}
 
     async def apply(self, plan: Plan) -> Waits:
-        """Nothing to do here: `Running` makes the moves and ends the run."""
+        """Nothing to do here: `PlanRunner` makes the moves and ends the run."""
         return Waits(f"its moves: {summary(self._store.progress(plan))}")
 
     def changed_since(self, plan: Plan) -> str:  # noqa: ARG002 - see the contract
