@@ -46,7 +46,7 @@ from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.strategies.placement.switched import SwitchedPlacement
+from loadmanager.strategies.placement.registry import SwitchedPlacement
 from statechannel.errors import CoordinationError, LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

@@ -9,7 +9,7 @@ import pytest
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
-from loadmanager.strategies.placement.model import Candidate, candidates, declined_by
+from loadmanager.strategies.placement.placement import Candidate, candidates, declined_by
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject

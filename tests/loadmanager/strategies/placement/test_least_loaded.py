@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from loadmanager.strategies.placement.least_loaded import LeastLoaded, rendezvous
-from loadmanager.strategies.placement.model import NOTHING_GIVEN, Candidate, Given, NoPlace, Placed
+from loadmanager.strategies.placement.placement import NOTHING_GIVEN, Candidate, Given, NoPlace, Placed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 

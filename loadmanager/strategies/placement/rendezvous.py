@@ -1,4 +1,4 @@
-"""The rank of each broker for each bundle: pseudo-random, but the same for every caller. Pure.
+"""The rank of each broker for each bundle, and placement by it alone. Pseudo-random, but the same for every caller. Pure.
 
 Rendezvous hashing: the lowest rank wins, so that a broker that comes or goes affects only its own bundles. 32 bits,
 mixed as in MurmurHash3's finalizer, in a form that numpy computes for many bundles and brokers together.
@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.strategies.placement.placement import Candidate, Given, NoPlace, Placed, willing
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
@@ -55,3 +56,22 @@ def _of_bundle(bundle: Bundle) -> int:
 def _of_broker(name: str) -> int:
     """Another hash than the bundle's, so that names of the same pattern don't cancel each other out."""
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
+
+
+class Rendezvous:
+    """Placement by rank: every caller gets the same answer, whatever it knows of load.
+
+    For services whose bundles cost about the same, or that want to find what they cached before. The former owner has
+    no advantage: if it had the lowest rank, it gets the bundle again.
+    """
+
+    name = "rendezvous"
+
+    def choose(self, bundle: Bundle, candidates: Sequence[Candidate], given: Given) -> Placed | NoPlace:
+        """The broker for this bundle; a broker that declined it only if there is no other."""
+        found = willing(candidates, given)
+        if isinstance(found, NoPlace):
+            return found
+        chosen_from, refused = found
+        chosen = min(chosen_from, key=lambda each: (rendezvous(bundle, each.broker), each.broker)).broker
+        return Placed(chosen, f"{chosen.name} has the lowest rank of {len(chosen_from)} brokers", refused)
