@@ -12,7 +12,7 @@ of the broker that was just chosen change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import fsum, inf
 
 import numpy as np
@@ -46,14 +46,21 @@ class LeastLoaded:
         mean = mean_work(chosen_from)
         expected = {each.broker: expected_usage(each, count(each, given), mean) for each in chosen_from}
         least = min((usage for usage in expected.values() if usage is not None), default=None)
-        equal = [each for each in chosen_from if _within_margin(expected[each.broker], least)]
-        fewest = min(count(each, given) for each in equal)
-        chosen = _preferred(equal, given) or min(equal, key=lambda each: _order(bundle, each, given, fewest))
+        equal = [
+            each
+            for each in chosen_from
+            if (usage := expected[each.broker]) is None or least is None or usage <= least + MARGIN
+        ]
+        chosen = next((each for each in equal if each.broker.name == given.preferred), None)
+        if chosen is None:
+            blurred = blur(min(count(each, given) for each in equal))
+            order = {e.broker: count(e, given) + blurred * rendezvous(bundle, e.broker) for e in equal}
+            chosen = min(equal, key=lambda each: (order[each.broker], each.broker))
         return Placed(chosen.broker, _why(chosen, expected[chosen.broker], equal, chosen_from, given), refused)
 
     def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> LeastLoadedBatch:
         """Begin a batch: as `choose` for one bundle after another, each counting as given for the next."""
-        return LeastLoadedBatch(self.choose, candidates, given, blur)
+        return LeastLoadedBatch(self, candidates, given)
 
 
 def blur(fewest: int) -> float:
@@ -61,25 +68,12 @@ def blur(fewest: int) -> float:
     return max(1, fewest) * BLUR / RANKS
 
 
-def _within_margin(usage: float | None, least: float | None) -> bool:
-    return usage is None or least is None or usage <= least + MARGIN
-
-
-def _preferred(equal: Sequence[Candidate], given: Given) -> Candidate | None:
-    return next((each for each in equal if each.broker.name == given.preferred), None)
-
-
-def _order(bundle: Bundle, candidate: Candidate, given: Given, fewest: int) -> tuple[float, BrokerId]:
-    rank = rendezvous(bundle, candidate.broker)
-    return count(candidate, given) + blur(fewest) * rank, candidate.broker
-
-
 def _why(
     chosen: Candidate, usage: float | None, equal: Sequence[Candidate], among: Sequence[Candidate], given: Given
 ) -> str:
     name, load = chosen.broker.name, "no fresh load data" if usage is None else f"expected usage {usage:.0%}"
     if chosen.broker == given.declined_by:
-        return f"{name} declined it, but nobody else may take it"
+        return f"{name} declined it, but no other broker may take it"
     if chosen.broker.name == given.preferred:
         return f"{name} had it before and is among the least loaded ({load})"
     bundles = f"{count(chosen, given)} bundles"
@@ -93,17 +87,10 @@ Floats = NDArray[np.float64]
 
 
 class LeastLoadedBatch:
-    """A batch over the same candidates. `choose` must be the placement's own; it serves the rare cases."""
+    """A batch over the same candidates. The single placement serves the rare cases."""
 
-    def __init__(
-        self,
-        choose: Callable[[Bundle, Sequence[Candidate], Given], Placed | NoPlace],
-        candidates: Sequence[Candidate],
-        given: Mapping[BrokerId, int],
-        blur: Callable[[int], float],
-    ) -> None:
-        self._choose = choose
-        self._blur = blur
+    def __init__(self, single: LeastLoaded, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> None:
+        self._single = single
         self._candidates = sorted(candidates, key=lambda each: each.broker)
         self._given = {each.broker: given.get(each.broker, 0) for each in candidates}
         self._foreseen: dict[Bundle, Floats] = {}
@@ -117,12 +104,12 @@ class LeastLoadedBatch:
     def choose(
         self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
     ) -> BrokerId | None:
-        """The broker for this bundle, None if nobody may take it. A caller that gives it the bundle calls `gave`."""
+        """The broker for this bundle, None if no broker may take it. A caller that gives it the bundle calls `gave`."""
         if not self._eligible:
             return None
         if declined_by in self._rows:
             given = Given(self._given, declined_by, preferred)
-            outcome = self._choose(bundle, self._candidates, given)
+            outcome = self._single.choose(bundle, self._candidates, given)
             return outcome.broker if isinstance(outcome, Placed) else None
         before = self._by_name.get(preferred)
         if before is not None and np.isfinite(self._order[before]):
@@ -143,8 +130,11 @@ class LeastLoadedBatch:
         if row is None or change not in (1, -1):
             self._begin()
             return
-        if change == -1:
-            self._take_back(row)
+        if change == -1:  # the mean bundle stays the same
+            self._counts[row] -= 1
+            if self._known[row]:
+                self._expected[row] = self._estimate(row)
+            self._compare()
             return
         now, most = self._counts[row] + 1, self._most[row]
         if most is not None and now >= most:
@@ -162,13 +152,6 @@ class LeastLoadedBatch:
                 self._at_fewest -= 1
                 if self._at_fewest == 0:
                     self._count()
-
-    def _take_back(self, row: int) -> None:
-        """An eligible broker has one bundle less; that does not change the mean bundle."""
-        self._counts[row] -= 1
-        if self._known[row]:
-            self._expected[row] = self._estimate(row)
-        self._compare()
 
     def _begin(self) -> None:
         """Compute all figures again."""
@@ -207,7 +190,7 @@ class LeastLoadedBatch:
     def _count(self) -> None:
         self._fewest = int(self._order.min())
         self._at_fewest = int((self._order == self._fewest).sum())
-        self._blurred = self._blur(self._fewest)
+        self._blurred = blur(self._fewest)
 
 
 MARGIN = 0.10

@@ -13,7 +13,6 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.load.usage import usage
 from loadmanager.model.registration import Peer
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
@@ -53,9 +52,6 @@ class Given(msgspec.Struct, frozen=True):
     margin: float = 0.10
 
 
-NOTHING_GIVEN = Given()
-
-
 class RefusedCandidate(msgspec.Struct, frozen=True):
     """A candidate that was not eligible, with the rule and its numbers."""
 
@@ -82,16 +78,6 @@ class NoPlace(msgspec.Struct, frozen=True):
 Measure = Callable[[BrokerLoadData], float]
 
 
-def candidates(
-    peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure = usage
-) -> tuple[Candidate, ...]:
-    """The live brokers as candidates, in the order of `peers`; load data of another incarnation do not count.
-
-    `measure` computes how full a broker is. A broker limits itself by declaring a capacity `bundles`.
-    """
-    return Roster().candidates(peers, loads, table, measure)
-
-
 class Roster:
     """Remembers the last candidates: only those of brokers with a change are computed again."""
 
@@ -102,7 +88,11 @@ class Roster:
     def candidates(
         self, peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure
     ) -> tuple[Candidate, ...]:
-        """As `candidates`; the memory is valid only while `measure` is the same function."""
+        """The live brokers as candidates, in the order of `peers`; load data of another incarnation do not count.
+
+        `measure` computes how full a broker is. The memory is valid only while it is the same function. A broker limits
+        itself by declaring a capacity `bundles`.
+        """
         before = self._known if measure is self._measure else {}
         self._known, self._measure = {}, measure
         found: list[Candidate] = []
@@ -113,7 +103,12 @@ class Roster:
             if known is None or known[0] is not peer or known[1] is not load:
                 known = peer, load, _candidate(peer, load, bundles, measure)
             elif known[2].bundles != bundles:
-                known = peer, load, _with_bundles(known[2], bundles)
+                # every count changes during a mass recovery, and `msgspec.structs.replace` takes four times as long
+                of = known[2]
+                now = Candidate(
+                    of.broker, bundles, of.usage, of.reported_bundles, of.traffic, of.draining, of.max_bundles
+                )
+                known = peer, load, now
             self._known[broker.name] = known
             found.append(known[2])
         return tuple(found)
@@ -133,13 +128,6 @@ def _candidate(peer: Peer, load: BrokerLoadData | None, bundles: int, measure: M
         draining=registration.draining,
         max_bundles=None if most is None else int(most),
     )
-
-
-def _with_bundles(of: Candidate, bundles: int) -> Candidate:
-    """The candidate with another count; during a mass recovery every broker's count changes between two looks."""
-    return Candidate(
-        of.broker, bundles, of.usage, of.reported_bundles, of.traffic, of.draining, of.max_bundles
-    )  # by place: `msgspec.structs.replace` takes four times as long
 
 
 def declined_by(entry: Ownership) -> BrokerId | None:
@@ -174,7 +162,7 @@ class Batch(Protocol):
     def choose(
         self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
     ) -> BrokerId | None:
-        """The broker for this bundle, None if nobody may take it. A caller that gives it the bundle calls `gave`."""
+        """The broker for this bundle, None if no broker may take it. A caller that gives it the bundle calls `gave`."""
         ...
 
     def gave(self, broker: BrokerId, change: int = 1) -> None:
@@ -192,7 +180,7 @@ class Batching(Protocol):
 
 
 class OneByOne:
-    """Asks the placement anew for each bundle."""
+    """Asks the placement again for each bundle."""
 
     def __init__(self, placement: Placement, candidates: Sequence[Candidate], given: Given) -> None:
         self._placement = placement
@@ -227,14 +215,6 @@ def willing(
     candidates: Sequence[Candidate], given: Given
 ) -> tuple[Sequence[Candidate], tuple[RefusedCandidate, ...]] | NoPlace:
     """The eligible candidates and the refused ones; a broker that declined the bundle only if there is no other."""
-    eligible, refused = sift(candidates, given)
-    if not eligible:
-        return NoPlace(_no_place(refused), tuple(refused))
-    return [each for each in eligible if each.broker != given.declined_by] or eligible, tuple(refused)
-
-
-def sift(candidates: Sequence[Candidate], given: Given) -> tuple[list[Candidate], list[RefusedCandidate]]:
-    """The candidates that take bundles and have room, and the others."""
     eligible: list[Candidate] = []
     refused: list[RefusedCandidate] = []
     for each in candidates:
@@ -245,15 +225,14 @@ def sift(candidates: Sequence[Candidate], given: Given) -> tuple[list[Candidate]
             refused.append(RefusedCandidate(each.broker, "full", detail))
         else:
             eligible.append(each)
-    return eligible, refused
+    if not refused and not eligible:
+        return NoPlace("no broker is registered")
+    if not eligible:
+        rules = "; ".join(f"{each.broker.name}: {each.rule}, {each.detail}" for each in refused)
+        return NoPlace(f"no broker may take it: {rules}", tuple(refused))
+    return [each for each in eligible if each.broker != given.declined_by] or eligible, tuple(refused)
 
 
 def count(candidate: Candidate, given: Given) -> int:
     """How many bundles it has, with those it was just given."""
     return candidate.bundles + given.bundles.get(candidate.broker, 0)
-
-
-def _no_place(refused: Sequence[RefusedCandidate]) -> str:
-    if not refused:
-        return "no broker is registered"
-    return "no broker may take it: " + "; ".join(f"{each.broker.name}: {each.rule}, {each.detail}" for each in refused)

@@ -1,4 +1,4 @@
-"""The rank of each broker for each bundle, and placement by it alone. Pseudo-random, but the same for every caller. Pure.
+"""The rank of each broker for each bundle, and placement by it alone: pseudo-random, the same for every caller. Pure.
 
 Rendezvous hashing: the lowest rank wins, so that a broker that comes or goes affects only its own bundles. 32 bits,
 mixed as in MurmurHash3's finalizer, in a form that numpy computes for many bundles and brokers together.
