@@ -19,7 +19,7 @@ from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.broker.telemetry.observations import Observations
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
 from loadmanager.cluster.agreed_time import AgreedTime

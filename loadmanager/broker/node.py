@@ -25,7 +25,7 @@ from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.serving import Serving
 from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.broker.waiting import StartRetries, Step, until_answered
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.cluster.agreed_time import AgreedTime
 from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.cluster.behind import LogWatch

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.broker import explain_broker

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.channel.migration.amending import Replaced, replace_agreement
 from loadmanager.channel.migration.migrating import Place
 from loadmanager.errors import Conflict

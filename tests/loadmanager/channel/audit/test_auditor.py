@@ -10,7 +10,7 @@ from loadmanager.channel.audit.differences import difference, differing_bundle, 
 from loadmanager.channel.audit.digests import namespace_digests, partition_digests
 from loadmanager.channel.audit.invariants import Invariant
 from loadmanager.channel.audit.partition import SHOWN_AT_MOST, FirstFew
-from loadmanager.channel.history.revision import Revision
+from loadmanager.channel.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.history import watch
-from loadmanager.channel.history.recent import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, RecentChanges, Reloaded
-from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
-from loadmanager.channel.history.revision import Revision
-from loadmanager.channel.history.watch import Piece
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel import watch
+from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
+from loadmanager.channel.revision import Revision
+from loadmanager.channel.watch import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, Piece, RecentChanges, Reloaded, Watching
 from loadmanager.errors import Conflict, Gone, Invalid
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle

@@ -1,32 +1,131 @@
-"""One watch: from the table as of now, or from a revision on, every accepted change once and in the log's order.
+"""The watches of one broker: from which revisions a client may continue, the stream, and when all end.
 
-A stream of `Piece`s; the endpoint decides their wire format, and lets many clients share one watch: each has a watch of
-its own up to the present, and goes on with the shared one at the position that its `beginning` ended with.
+A watch begins with the table as of now, or from a revision, and then gives every accepted change once and in the log's
+order: a stream of `Piece`s. The endpoint decides their wire format, and lets many clients share one watch: each has a
+watch of its own up to the present, and continues with the shared one at the position that its `beginning` ended with.
 
 The watch keeps a cursor for each partition: it emits a change iff its offset ≥ cursor, whether the change came from
 memory, from a replay of the log or from a snapshot. A piece that completes something has the revision up to which all
-has been emitted: from there a client can go on, at any broker.
+has been emitted: from there a client can continue, at any broker. The last changes of this broker's replica are kept in
+memory, bounded and shared by all watches; a watch that reads too slowly finds that its next event was dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Literal, cast
+from itertools import islice
+from typing import Literal, cast
 
 import msgspec
 
-from loadmanager.channel.history.recent import Event
-from loadmanager.channel.history.revision import Revision
-from loadmanager.errors import Gone, LoadManagerError
+from loadmanager.channel.replay_queue import ReplayQueue
+from loadmanager.channel.revision import Revision
+from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, Unavailable
 from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord, Trimmed
 from statechannel.law.record import Action
+from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.runtime.replay import Folded, Replay
+from statechannel.runtime.replica import Replica
 
-if TYPE_CHECKING:
-    from loadmanager.channel.history.watching import Watching
+CATCH_UP_S = 3.0
+
+
+class Watching:
+    """The watches of one broker. `close()` ends them all."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        replays: ReplayQueue,
+        recent: RecentChanges | None = None,
+    ) -> None:
+        self.replica = replica
+        self.replays = replays
+        self.recent = recent or RecentChanges(replica, CHANGES_KEPT)
+        self.closing = asyncio.Event()
+        """Set when every watch must end at once."""
+
+    def close(self) -> None:
+        """End every watch, and stop keeping changes."""
+        self.closing.set()
+        self.recent.close()
+
+    @property
+    def table(self) -> OwnershipTable:
+        return self.replica.table
+
+    def revision(self) -> Revision:
+        """How far the replica has read."""
+        table = self.table
+        generation = table.cluster_identity.generation if table.cluster_identity else 0
+        return Revision(generation, tuple(table.next_offset(p) for p in range(table.partitions)))
+
+    async def begin(self, namespace: str | None, since: str | None) -> Watch:
+        """A new watch. Raises Invalid (bad revision), Conflict (of another log), Gone (trimmed), Unavailable."""
+        revision = None if since is None else await self._checked(since, namespace)
+        return Watch(self, namespace, revision)
+
+    def from_now(self, namespace: str | None) -> Watch:
+        """A new watch of what happens from now on."""
+        return Watch(self, namespace, self.revision())
+
+    def partitions_of(self, namespace: str | None) -> Sequence[int]:
+        return range(self.table.partitions) if namespace is None else (self.table.partition_of(namespace),)
+
+    async def _checked(self, since: str, namespace: str | None) -> Revision:
+        try:
+            revision = Revision.parse(since)
+        except ValueError as error:
+            raise Invalid(f"{error}; or {ANEW}") from None
+        table = self.table
+        if len(revision.offsets) != table.partitions:
+            raise Invalid(
+                f"the channel has {table.partitions} partitions, the revision {since[:100]!r} has "
+                f"{len(revision.offsets)}: it is another channel's; {ANEW}"
+            )
+        generation = table.cluster_identity.generation if table.cluster_identity else 0
+        if revision.generation != generation:
+            raise Conflict(
+                f"the revision is of generation {revision.generation} of the log, this is generation {generation}: the "
+                f"channel was moved to another log; {ANEW}"
+            )
+        await self._check_offsets(revision, self.partitions_of(namespace))
+        return revision
+
+    async def _check_offsets(self, revision: Revision, partitions: Sequence[int]) -> None:
+        begins: Sequence[int] | None = None
+        for partition in partitions:
+            offset = revision.offsets[partition]
+            if offset > self.table.next_offset(partition):
+                await self._await_offset(partition, offset)
+            if offset < self.recent.known_from(partition):
+                begins = begins or await self.replica.log.begins(self.replica.topic)
+                if offset < begins[partition]:
+                    raise Gone(
+                        f"the changes after offset {offset} of partition {partition} were trimmed: the log begins at "
+                        f"{begins[partition]} now; {ANEW}"
+                    )
+
+    async def _await_offset(self, partition: int, offset: int) -> None:
+        """Wait until this replica has read so far; another broker may be ahead. Raises Conflict if beyond the log."""
+        end = (await self.replica.log.ends(self.replica.topic))[partition]
+        if offset > end:
+            raise Conflict(
+                f"the revision is beyond the log: partition {partition} ends at {end}, not at {offset}; it is of "
+                f"another log, or this one lost its end; {ANEW}"
+            )
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while self.table.next_offset(partition) < offset:
+                    self.replica.progress.clear()
+                    await self.replica.progress.wait()
+        except TimeoutError:
+            raise Unavailable(f"this broker has not read partition {partition} up to {offset} yet; try again") from None
+
 
 BUNDLES_A_PIECE = 250
 CHANGES_AT_ONCE = 100
@@ -257,3 +356,99 @@ async def _some_changes(replay: Replay, start: int, until: int) -> tuple[list[Ch
                 if len(changes) >= BACKLOG_CHANGES or bundles >= BACKLOG_BUNDLES:
                     return changes, False
     return changes, True
+
+
+CHANGES_KEPT = 10_000
+BYTES_KEPT = 32 << 20
+CHANGE_BYTES, BUNDLE_BYTES = 1_000, 500
+"""About how many bytes a change and each of its bundles take: one change may create 65,536 bundles."""
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """The replica fell behind the trimmed log: a snapshot up to `next_offset` replaced this partition's table."""
+
+    partition: int
+    next_offset: int
+
+
+Event = Change | Reloaded
+
+
+class RecentChanges:
+    """Listens from its construction until `close()`. Positions count events since then, and only grow."""
+
+    def __init__(self, replica: Replica, changes_kept: int, bytes_kept: int = BYTES_KEPT) -> None:
+        self._replica = replica
+        self._changes_kept = changes_kept
+        self._bytes_kept = bytes_kept
+        self._events: deque[Event] = deque()
+        self._bytes = 0
+        self._first = 0
+        self._known_from: dict[int, int] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        replica.listen(self._changed)
+        replica.on_reload(self._reloaded)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._replica.unlisten(self._changed)
+        self._replica.off_reload(self._reloaded)
+
+    @property
+    def end(self) -> int:
+        """The position of the next event."""
+        return self._first + len(self._events)
+
+    def after(self, position: int, most: int) -> list[Event] | None:
+        """Up to `most` events from a position on; None if the first of them was dropped already."""
+        if position < self._first:
+            return None
+        skipped = position - self._first
+        return list(islice(self._events, skipped, skipped + most))
+
+    def known_from(self, partition: int) -> int:
+        """The offset from which on all changes of a partition are kept."""
+        return self._known_from.get(partition, self._replica.table.next_offset(partition))
+
+    def of_partition(self, partition: int, start: int) -> list[Change]:
+        """The partition's changes from an offset on, which must not be below `known_from`."""
+        return [e for e in self._events if isinstance(e, Change) and e.partition == partition and e.offset >= start]
+
+    async def more(self, timeout_s: float) -> None:
+        """Return at the next event, or after `timeout_s`."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(woken)
+        try:
+            await asyncio.wait((woken,), timeout=timeout_s)
+        finally:
+            self._waiting.discard(woken)
+
+    def _changed(self, change: Change) -> None:
+        self._known_from.setdefault(change.partition, change.offset)
+        if change.record.action is not Action.NOOP:  # a no-op only moves the offset
+            self._keep(change)
+
+    def _reloaded(self, partition: int) -> None:
+        next_offset = self._known_from[partition] = self._replica.table.next_offset(partition)
+        self._keep(Reloaded(partition, next_offset))
+
+    def _keep(self, event: Event) -> None:
+        self._events.append(event)
+        self._bytes += _size(event)
+        while len(self._events) > self._changes_kept or (self._bytes > self._bytes_kept and len(self._events) > 1):
+            dropped = self._events.popleft()
+            self._first += 1
+            self._bytes -= _size(dropped)
+            if isinstance(dropped, Change):
+                least = max(self._known_from[dropped.partition], dropped.offset + 1)
+                self._known_from[dropped.partition] = least
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_result(None)
+
+
+def _size(event: Event) -> int:
+    if isinstance(event, Reloaded):
+        return CHANGE_BYTES
+    hand_offs = sum(len(subject.hand_off) for subject in event.record.subjects if subject.hand_off is not None)
+    return CHANGE_BYTES + BUNDLE_BYTES * len(event.transitions) + hand_offs

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.replay_queue import ReplayQueue
 from statechannel.errors import Trimmed
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
