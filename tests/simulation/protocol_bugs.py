@@ -23,7 +23,7 @@ from loadmanager.model.cluster import ClusterModel
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from loadmanager.strategies.rebalancing.plan.planner import Plan
-from statechannel.law import reshaping, stepping, transitions
+from statechannel.law import table, transitions
 from statechannel.law.indices import Flight
 from statechannel.law.record import Action, Record
 from statechannel.law.table import OwnershipTable
@@ -73,7 +73,7 @@ def a_release_to_nobody_may_assign(patch: Patch) -> None:
 
 @bug
 def revisions_are_not_checked(patch: Patch) -> None:
-    judge, present = OwnershipTable._judge_one, reshaping._present
+    judge, present = OwnershipTable._judge_one, table._present
 
     def judge_one(self: Any, partition: int, offset: int, record: Record, subject: Any) -> Any:
         entry = self.get(subject.bundle)
@@ -84,7 +84,7 @@ def revisions_are_not_checked(patch: Patch) -> None:
         return present(known, msgspec.structs.replace(record, subjects=subjects), index, row)
 
     patch.setattr(OwnershipTable, "_judge_one", judge_one)
-    patch.setattr(reshaping, "_present", present_one)
+    patch.setattr(table, "_present", present_one)
 
 
 @bug
@@ -99,7 +99,7 @@ def owners_are_matched_by_name_in_the_law(patch: Patch) -> None:
         is_target = target is not None and record.actor.name == target.name
         return transitions._RELATIONS[record.role, holds, is_target]
 
-    for module in (transitions, stepping, reshaping):
+    for module in (transitions, table):
         patch.setattr(module, "relations", relations)
 
 
