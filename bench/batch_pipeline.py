@@ -29,7 +29,7 @@ from statechannel.law import codec
 from statechannel.law.record import Record
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import LogEntry, Payload, TopicSpec
-from statechannel.runtime.replica import Replica
+from statechannel.runtime.channel import Replica
 
 RECORDS = 200_000
 ROUNDS = 3

@@ -25,7 +25,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 PURE = (
     "statechannel/law/*.py",
-    *(f"statechannel/runtime/{name}.py" for name in ("batching", "channel", "proofs", "view_fold")),
+    *(f"statechannel/runtime/{name}.py" for name in ("batching", "core", "proofs", "view_fold")),
     "loadmanager/cluster/membership.py",
     "loadmanager/broker/agent/core.py",
     "loadmanager/broker/agent/effects.py",

@@ -51,10 +51,9 @@ from statechannel.errors import CoordinationError, LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.ports import Leadership
+from statechannel.runtime.channel import Channel
 from statechannel.runtime.proofs import Proofs
-from statechannel.runtime.racing import first_of
-from statechannel.runtime.service import Channel
-from statechannel.runtime.supervising import kept_running
+from statechannel.runtime.tasks import first_of, kept_running
 
 SEEN_WITHIN_S = 2.0
 REST_TIMES_KEPT = 4

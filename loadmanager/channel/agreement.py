@@ -16,7 +16,7 @@ from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differen
 from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination, Identity
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 _ADOPTED = ("proof_validity_s", "clock_drift")
 """Settings that are taken from the log if they are not given here."""

@@ -27,8 +27,8 @@ from statechannel.law.namespace import Namespace
 from statechannel.law.record import BUNDLES_A_RECORD, NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Reason, Refusal
-from statechannel.runtime.service import Channel
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.channel import Channel
+from statechannel.runtime.tasks import Turnstile
 
 T = TypeVar("T")
 

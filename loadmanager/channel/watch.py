@@ -28,8 +28,8 @@ from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord, Trimme
 from statechannel.law.record import Action
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Transition
+from statechannel.runtime.channel import Replica
 from statechannel.runtime.replay import Folded, Replay
-from statechannel.runtime.replica import Replica
 
 CATCH_UP_S = 3.0
 

@@ -22,7 +22,7 @@ from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, 
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 from statechannel.ports import Coordination, Leadership
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 PLACED_AT_ONCE = BUNDLES_A_RECORD
 """How many bundles are placed in one turn of the loop: about a millisecond among 900 brokers."""

@@ -18,7 +18,7 @@ from statechannel.errors import CoordinationError, LogUnavailable
 from statechannel.law.record import BrokerId
 from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Leadership
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 CAMPAIGN_S = 0.5
 NO_VERDICTS: str = "the channel gives no verdicts"

@@ -18,8 +18,8 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action
 from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Payload
+from statechannel.runtime.channel import Channel, ChannelSettings
 from statechannel.runtime.replay import Replay
-from statechannel.runtime.service import Channel, ChannelSettings
 from statechannel.runtime.view import wall_clock_ms
 from tests.contracts.entries import WAIT_S
 from tests.loadmanager.small_world import A, B, Hand

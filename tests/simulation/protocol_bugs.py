@@ -28,9 +28,8 @@ from statechannel.law.indices import Flight
 from statechannel.law.record import Action, Record
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import Row, State, Then, Who
-from statechannel.runtime.channel import ChannelCore
-from statechannel.runtime.replica import Replica
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel, Replica
+from statechannel.runtime.core import ChannelCore
 
 Patch = pytest.MonkeyPatch
 Bug = Callable[[Patch], None]

@@ -22,7 +22,7 @@ from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
-from statechannel.runtime.supervising import failure_of, is_bug
+from statechannel.runtime.tasks import failure_of, is_bug
 
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"

@@ -15,8 +15,8 @@ from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from statechannel.runtime.service import Channel
-from statechannel.runtime.supervising import failure_of
+from statechannel.runtime.channel import Channel
+from statechannel.runtime.tasks import failure_of
 
 if TYPE_CHECKING:
     from loadmanager.leader.advice.appliers.contract import Applier

@@ -29,13 +29,12 @@ from loadmanager.leader.rebalancing.plan_runner import PlanRunner
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
 from loadmanager.leader.service import Term
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
-from statechannel.runtime.supervising import failure_of, is_bug
+from statechannel.runtime.tasks import Blocking, failure_of, is_bug
 
 
 class Round(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from loadmanager.strategies.rebalancing.decision import Move
 from loadmanager.strategies.splitting.spreading import spread
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
-from statechannel.runtime.supervising import failure_of
+from statechannel.runtime.tasks import failure_of
 
 LOOK_S = 0.5
 CAUSE = "spread"

@@ -28,12 +28,12 @@ import msgspec
 
 from statechannel.adapters.sqlite import registry
 from statechannel.adapters.sqlite.file import FileFull, FileUnavailable, ForeignFile, SqliteFile
-from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.registry import Session, Snapshot
 from statechannel.adapters.sqlite.wakeup import Bell, Ear
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignCluster, RootLost, StateChannelError
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
+from statechannel.runtime.tasks import post, settle
 
 T = TypeVar("T")
 _CLOSE_S = 1.0

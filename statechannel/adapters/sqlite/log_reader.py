@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, log_error, translated
-from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.log_tables import NOTHING, OFFSETS, SCHEMA, Extent, StoredTopic, extents, next_batch
 from statechannel.adapters.sqlite.wakeup import Ear
 from statechannel.errors import LogError, LogUnavailable, Trimmed
 from statechannel.ports import LogEntry
+from statechannel.runtime.tasks import post, settle
 
 POLL_S = 0.004
 _RETRY_S = 0.05

@@ -29,7 +29,6 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, log_error, translated
-from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.log_tables import (
     OFFSET_BITS,
     SCHEMA,
@@ -47,6 +46,7 @@ from statechannel.adapters.sqlite.log_tables import (
 from statechannel.adapters.sqlite.wakeup import Bell
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch, WriterFenced
 from statechannel.ports import Payload, TopicSpec
+from statechannel.runtime.tasks import post, settle
 
 _GROUP_APPENDS = 4_096
 _GROUP_BYTES = 16 << 20

@@ -13,7 +13,7 @@ from statechannel.law import codec, table, transitions
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.history.folding.tasks import Entry
 from tests.statechannel.mutation import mutate, reguard
 

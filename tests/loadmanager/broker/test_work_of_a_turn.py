@@ -24,8 +24,8 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 from statechannel.ports import LogEntry
-from statechannel.runtime.replica import TURN_BYTES, in_turns
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.channel import TURN_BYTES, in_turns
+from statechannel.runtime.tasks import Turnstile
 from tests.loadmanager.small_world import Nodes, virtually
 
 BROKERS = [BrokerId(f"broker-{number:03d}:1", 1) for number in range(100)]

@@ -17,7 +17,7 @@ from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, Pa
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
-from statechannel.runtime.channel import Applied
+from statechannel.runtime.core import Applied
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 2)
 BUNDLES = tile("t/n", even_boundaries(4))

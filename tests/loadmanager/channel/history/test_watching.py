@@ -17,7 +17,7 @@ from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Subject
 from statechannel.law.verdict import Change, Ownership
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
 from tests.statechannel.test_replica import claimed, late, snapshot, trim
 
