@@ -16,7 +16,6 @@ from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.runtime.channel import Channel
-from statechannel.runtime.tasks import failure_of
 
 if TYPE_CHECKING:
     from loadmanager.leader.advice.appliers.contract import Applier
@@ -42,7 +41,6 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
     """Follow the cluster's advice, and undo withdrawn plans, until cancelled."""
     await deps.world.run_blocking(_import)
     from loadmanager.leader.advice.following import Following
-    from loadmanager.leader.advice.former import carry_over
     from loadmanager.leader.advice.measured_rounds import MeasuredRounds
 
     following = Following(
@@ -57,10 +55,7 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
         rebalancer.counts,
         rebalancer.waiting,
     )
-    world, settings = deps.world, deps.settings
-    earlier = carry_over(world.log, rebalancer.plans, settings.cluster, world.wall_ms, deps.note)
     try:
-        await failure_of("the look at advice of an earlier release", earlier, deps.note)
         await following.follow()
     finally:
         rebalancer.waiting.clear()
@@ -68,7 +63,7 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
 
 def _import() -> None:
     """Import the modules on a thread first, since that takes twenty milliseconds."""
-    for name in ("following", "former", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
+    for name in ("following", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
         import_module(f"loadmanager.leader.advice.{name}")
 
 
