@@ -41,10 +41,8 @@ PURE = (
     "loadmanager/model/load/usage.py",
     "loadmanager/model/load/window.py",
     "loadmanager/model/boundaries.py",
-    "loadmanager/leader/advice/judging.py",
-    *(f"loadmanager/leader/plans/{name}.py" for name in (
-        "advice", "bounds", "effect", "model", "progress", "shortening", "table",
-    )),
+    "loadmanager/leader/advice/core.py",
+    *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "store", "table")),
     *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
     *(f"loadmanager/decisions/explaining/{name}.py" for name in (
         "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",

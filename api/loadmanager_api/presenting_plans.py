@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadmanager.decisions.explaining.projection import certificate_shown
+from loadmanager.leader.advice.core import told
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
-from loadmanager.leader.plans.effect import told
-from loadmanager.leader.plans.model import Figures, Plan, PlannedMove, Verification
+from loadmanager.leader.plans.plan import Figures, Plan, PlannedMove, Verification
 from loadmanager.leader.plans.table import OPEN, offered
 from loadmanager.leader.rebalancing.actions import Paused
 from loadmanager.leader.rebalancing.rounds import Rebalancer

@@ -7,9 +7,9 @@ from __future__ import annotations
 import msgspec
 
 from loadmanager.broker.incarnation import Incarnation
-from loadmanager.leader.advice.publishing import publish
 from loadmanager.leader.plans.advice import Advice
-from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.model.policies.model import AccessRole

@@ -18,7 +18,7 @@ from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.runtime.channel import Channel
 
 if TYPE_CHECKING:
-    from loadmanager.leader.advice.appliers.contract import Applier
+    from loadmanager.leader.advice.changes import Applier
 
 
 class AdviceDependencies(Protocol):
@@ -40,8 +40,7 @@ class AdviceDependencies(Protocol):
 async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
     """Follow the cluster's advice, and undo withdrawn plans, until cancelled."""
     await deps.world.run_blocking(_import)
-    from loadmanager.leader.advice.following import Following
-    from loadmanager.leader.advice.measured_rounds import MeasuredRounds
+    from loadmanager.leader.advice.follower import Following, MeasuredRounds
 
     following = Following(
         rebalancer.plans,
@@ -63,14 +62,12 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
 
 def _import() -> None:
     """Import the modules on a thread first, since that takes twenty milliseconds."""
-    for name in ("following", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
+    for name in ("changes", "follower"):
         import_module(f"loadmanager.leader.advice.{name}")
 
 
 def _appliers(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> Mapping[str, Applier]:
-    from loadmanager.leader.advice.appliers.moves import MovesApplier
-    from loadmanager.leader.advice.appliers.settings import SettingsApplier
-    from loadmanager.leader.advice.appliers.splits import SplitsApplier
+    from loadmanager.leader.advice.changes import MovesApplier, SettingsApplier, SplitsApplier
 
     return {
         "settings": SettingsApplier(deps.live),

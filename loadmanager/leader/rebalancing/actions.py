@@ -15,7 +15,7 @@ import msgspec
 
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
-from loadmanager.leader.plans.model import Plan
+from loadmanager.leader.plans.plan import Plan
 from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
 from loadmanager.leader.rebalancing.planning import (
     Occasion,

@@ -13,8 +13,7 @@ import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.leader.plans.model import MoveStatus, Plan, PlannedMove, PlanState
-from loadmanager.leader.plans.progress import progress
+from loadmanager.leader.plans.plan import MoveStatus, Plan, PlannedMove, PlanState, progress
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import (
     By,

@@ -19,7 +19,7 @@ from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
+from loadmanager.leader.plans.plan import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
 from loadmanager.leader.rebalancing.deciding import Deciding

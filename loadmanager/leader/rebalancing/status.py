@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import Outcome
-from loadmanager.leader.plans.model import PlanState
+from loadmanager.leader.plans.plan import PlanState
 from loadmanager.leader.rebalancing.actions import Paused, paused
 from loadmanager.leader.rebalancing.limits import Limits, Rule, UnderWay
 from loadmanager.leader.rebalancing.planning import figures

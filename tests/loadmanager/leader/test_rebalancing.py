@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.leader.plans.model import Plan
+from loadmanager.leader.plans.plan import Plan
 from loadmanager.leader.rebalancing.actions import Subject, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.rounds import Rebalancer, Round

@@ -9,7 +9,7 @@ import pytest
 from loadmanager import Broker
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.testing import EmbeddedCluster, embedded_cluster

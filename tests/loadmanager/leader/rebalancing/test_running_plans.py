@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.plans.model import MoveStatus, Plan, PlanKind, PlanState
+from loadmanager.leader.plans.plan import MoveStatus, Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing import rounds
 from loadmanager.leader.rebalancing.actions import OperatorActions, Subject, Unload, pause, resume

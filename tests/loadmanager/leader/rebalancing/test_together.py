@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
+from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.plan_runner import whole_groups

@@ -1,26 +1,53 @@
 """One term's work on plans with advice, from approval to kept or undone; and on every plan that is to be undone.
 
-Decides nothing itself: `judging.py` chooses the next act, appliers perform it, `effect.py` judges the result. Each step
-is written to the plan before and after the act. The next leader finds all it needs in the plan and in the changed
+Decides nothing itself: `core.py` chooses the next act and judges the result, appliers perform it. Each step is written
+to the plan before and after the act. The next leader finds all it needs in the plan and in the changed
 object.
+
+Rounds come from the decision log and are measured by one ruler, although leaders and settings changed in between. A
+round without a decision (balancing is off or paused) does not count. If the round's model was kept, the spread is
+recomputed with the ruler; else the recorded spread counts, if the weights were the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
+from loadmanager.decisions.log import DecisionLog
+from loadmanager.decisions.record import DecisionRecord
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.leader.advice.appliers.contract import Applier, Done, Lost, Obstacle, Waits
-from loadmanager.leader.advice.judging import Turn, advice_of, turn, waits_for
-from loadmanager.leader.advice.measured_rounds import Rounds, ruler_of
-from loadmanager.leader.plans.advice import MoveBundles, Period, Ruler
-from loadmanager.leader.plans.bounds import CLOCKS_APART_MS, check
-from loadmanager.leader.plans.effect import MIN_ROUNDS, effect, measured, period, settling_ms, told
-from loadmanager.leader.plans.model import PieceOutcome, Plan, PlanState
+from loadmanager.leader.advice.changes import Applier, Done, Lost, Obstacle, Waits
+from loadmanager.leader.advice.core import (
+    MIN_ROUNDS,
+    Sample,
+    Turn,
+    advice_of,
+    effect,
+    measured,
+    period,
+    settling_ms,
+    told,
+    turn,
+    waits_for,
+)
+from loadmanager.leader.plans.advice import (
+    CLOCKS_APART_MS,
+    Change,
+    ChangeSettings,
+    MoveBundles,
+    Period,
+    Ruler,
+    as_number,
+    check,
+)
+from loadmanager.leader.plans.plan import PieceOutcome, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
+from loadmanager.leader.rebalancing.planning import figures
 from loadmanager.settings import Settings
 from statechannel.runtime.tasks import failure_of, is_bug
 
@@ -298,3 +325,46 @@ def _ahead(plan: Plan) -> bool:
 def _is_taken_back(plan: Plan) -> bool:
     """Whether an operator has withdrawn a plan without advice."""
     return plan.advice is None and plan.state is PlanState.UNDOING
+
+
+WEIGHTS = ("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate")
+
+
+class Rounds(Protocol):
+    """Gives the rounds of a period. `MeasuredRounds` is one implementation."""
+
+    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
+        """Oldest first. Raises LogUnavailable."""
+        ...
+
+
+class MeasuredRounds:
+    """Reads the decision log."""
+
+    def __init__(self, decisions: DecisionLog) -> None:
+        self._decisions = decisions
+
+    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
+        """Oldest first. Raises LogUnavailable."""
+        found = await self._decisions.between(begin_ms, end_ms, partial(sample, ruler=ruler))
+        return sorted(found, key=lambda each: each.at_ms)
+
+
+def ruler_of(settings: Settings, change: Change) -> Ruler:
+    """The present tolerance and weights; but advised weights, since such advice claims that they are the right ones."""
+    weights: dict[str, float] = {name: getattr(settings, name) for name in WEIGHTS}
+    if isinstance(change, ChangeSettings):
+        weights |= {each.name: as_number(each.name, each.to) for each in change.changes if each.name in WEIGHTS}
+    return Ruler(**weights, tolerance=settings.tolerance)
+
+
+def sample(record: DecisionRecord, ruler: Ruler) -> Sample | None:
+    """The sample of one round; None if it has none."""
+    if not record.digest:
+        return None
+    weights = {name: getattr(ruler, name) for name in WEIGHTS}
+    if record.model is not None:
+        settings = Settings.model_construct(None, **weights)
+        return Sample(record.at_ms, max(0.0, figures(record.model, settings, ()).spread))
+    alike = all(record.settings.get(name) == weight for name, weight in weights.items())
+    return Sample(record.at_ms, record.decision.spread_before) if alike else None
