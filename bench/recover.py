@@ -15,7 +15,7 @@ from bench.figures import emit, percentile
 from loadmanager.broker.placing import Placing
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
-from loadmanager.leader.duties import PLACED_AT_ONCE
+from loadmanager.leader.service import PLACED_AT_ONCE
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.registration import Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded

@@ -50,7 +50,7 @@ AREAS = {
         ("statechannel/runtime/proofs.py", *_in("loadmanager/broker", "proving proof_clock")),
         PROOF_TESTS,
     ),
-    "leader": Area(_in("loadmanager/leader", "core memory"), ("tests/loadmanager/leader/test_core.py",)),
+    "leader": Area(_in("loadmanager/leader", "core"), ("tests/loadmanager/leader/test_core.py",)),
     "group": Area(
         _in("loadmanager/consumers/coordinator", "group member targets"),
         _in("tests/loadmanager/consumers", "group group_world promises", "test_"),

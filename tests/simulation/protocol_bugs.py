@@ -16,9 +16,8 @@ from loadmanager.broker import incarnation as incarnation_module
 from loadmanager.broker.agent.core import AgentCore, Serve
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
-from loadmanager.leader.core import REVOCABLE, LeaderCore
-from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.duty import Place, Revoke
+from loadmanager.leader.core import REVOCABLE, LeaderCore, Place, Revoke
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.strategies.rebalancing.decision import Decision, Move

@@ -13,9 +13,9 @@ from typing import assert_never
 import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
-from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import grouped, paused_by
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

@@ -11,9 +11,18 @@ from collections.abc import Iterable
 import pytest
 
 from loadmanager.cluster.membership import suspected_by
-from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
-from loadmanager.leader.duty import Duty, Place, Raise, Revoke
-from loadmanager.leader.memory import MUCH, Asked
+from loadmanager.leader.core import (
+    MUCH,
+    WORK_A_TURN,
+    Asked,
+    Duty,
+    LeaderCore,
+    LeaderSettings,
+    Place,
+    Raise,
+    Revoke,
+    View,
+)
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Key, even_boundaries, tile

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from loadmanager.cluster.fitness import Fitness
-from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.moves import MoveStarter
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle

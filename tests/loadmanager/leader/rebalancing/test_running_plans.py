@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.plans.plan import MoveStatus, Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing import rounds
 from loadmanager.leader.rebalancing.actions import OperatorActions, Subject, Unload, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.plan_runner import ATTEMPTS
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision, Move
