@@ -308,7 +308,7 @@ async def test_whoever_takes_milliseconds_passes_the_turnstile_of_the_replica(wo
     await a.ask(lambda: operations.unload_namespace("shop/orders"))
     await a.ask(look_up_all)
     await a.ask(lambda: a.node.drain(10.0))
-    passed = {"Replica.follow", "Leader._term", "Lookup._place_wanted", "_unload_once", "Drain._send_away"}
+    passed = {"Replica.follow", "Leader._term", "Lookup._place_wanted", "Operations._unload_once", "Drain._send_away"}
     assert passed <= steps.who
     assert b.node.channel.table.count_held_by(b.node.current.me) == 8
 
