@@ -27,7 +27,7 @@ from statechannel.law.record import BrokerId
 from statechannel.ports import Log, Payload, TopicSpec
 from statechannel.runtime.batched_appends import BatchedAppends
 from statechannel.runtime.batching import BatchSettings
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 TOPIC = "stream"
 SIZES = (16, 128, 1_024)

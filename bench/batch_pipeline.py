@@ -23,14 +23,13 @@ import uvloop
 from bench.channel_log import ChannelLog
 from bench.figures import emit, median
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.adapters.sqlite.log_queries import chunks_between
-from statechannel.adapters.sqlite.topics import OFFSET_BITS
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS, chunks_between
 from statechannel.errors import CorruptRecord
 from statechannel.law import codec
 from statechannel.law.record import Record
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import LogEntry, Payload, TopicSpec
-from statechannel.runtime.replica import Replica
+from statechannel.runtime.channel import Replica
 
 RECORDS = 200_000
 ROUNDS = 3

@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 
 from bench.figures import emit, median
-from statechannel.adapters.sqlite import log_queries
-from statechannel.adapters.sqlite.log_inserts import encoded_chunks, insert_chunks
-from statechannel.adapters.sqlite.log_trim import raise_begin
-from statechannel.adapters.sqlite.topics import OFFSET_BITS, SCHEMA, StoredTopic
+from statechannel.adapters.sqlite import log_tables
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS, SCHEMA, StoredTopic, encoded_chunks, insert_chunks
+from statechannel.adapters.sqlite.log_writer import raise_begin
 from statechannel.ports import Payload
 
 RECORDS = 200_000
@@ -77,12 +76,12 @@ def with_index(db: sqlite3.Connection, payloads: list[Payload], first: int, now_
 
 def chunk_with(db: sqlite3.Connection, offset: int) -> object:
     """The batch of an offset, decoded, by the log's own query."""
-    return log_queries.next_batch(db, _TOPIC, 0, offset, offset + 1, aligned=False)
+    return log_tables.next_batch(db, _TOPIC, 0, offset, offset + 1, aligned=False)
 
 
 def by_steps(db: sqlite3.Connection, at_ms: int) -> object:
     """The log's own search of a time."""
-    return log_queries.offset_at(db, 1, at_ms)
+    return log_tables.offset_at(db, 1, at_ms)
 
 
 def by_index(db: sqlite3.Connection, at_ms: int) -> object:
@@ -151,7 +150,7 @@ def _looked_up(db: sqlite3.Connection, count: int, batch: int, find_time: Find) 
 
 def _scanned(db: sqlite3.Connection, count: int) -> float:
     began_s, read = time.perf_counter(), 0
-    for _, _, entries in log_queries.chunks_between(db, BASE, 0, count):
+    for _, _, entries in log_tables.chunks_between(db, BASE, 0, count):
         read += len(entries)
     assert read == count, read
     return count / (time.perf_counter() - began_s)

@@ -22,7 +22,7 @@ from loadmanager.broker import wiring
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import Action, BrokerId
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 BUNDLES = 1_000
 TIMES = 5

@@ -15,7 +15,7 @@ from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 BUNDLES = 1_000

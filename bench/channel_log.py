@@ -11,7 +11,7 @@ import msgspec
 from statechannel.law import codec
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, even_boundaries, tile
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 
 BROKERS = tuple(BrokerId(f"broker-{number}:6650", 1) for number in range(10))
 LEADER = BrokerId("broker-0:6650", 1)

@@ -15,12 +15,11 @@ from bench.figures import emit, percentile
 from loadmanager.broker.placing import Placing
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
-from loadmanager.leader.duties import PLACED_AT_ONCE
+from loadmanager.leader.service import PLACED_AT_ONCE
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.registration import Registration
-from loadmanager.strategies.placement.batching import begin
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
-from loadmanager.strategies.placement.model import Candidate, Given
+from loadmanager.strategies.placement.placement import Candidate, Given, begin
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject

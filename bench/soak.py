@@ -20,7 +20,7 @@ from bench.start import TOPIC, opened
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from statechannel.law.record import Action
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 TRANSITIONS = 10_000_000
 SAMPLES = 20

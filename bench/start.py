@@ -28,7 +28,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.ports import Log, Payload, TopicSpec
-from statechannel.runtime.replica import Replica
+from statechannel.runtime.channel import Replica
 
 TOPIC = "bundle-state"
 PARTITIONS = 4

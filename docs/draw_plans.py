@@ -10,7 +10,7 @@ from textwrap import fill
 
 from drawing import draw
 
-from loadmanager.leader.plans.bounds import NAMES, NUMBERS
+from loadmanager.leader.plans.advice import NAMES, NUMBERS
 from loadmanager.leader.plans.table import PLAN_TABLE
 from loadmanager.settings import descriptions
 

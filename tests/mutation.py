@@ -39,7 +39,7 @@ def _in(folder: str, names: str, prefix: str = "") -> tuple[str, ...]:
     return tuple(f"{folder}/{prefix}{name}.py" for name in names.split())
 
 
-LAW_FILES = _in("statechannel/law", "agreement log_records moves namespace reshaping stepping table transitions")
+LAW_FILES = _in("statechannel/law", "agreement moves namespace table transitions")
 LAW_TESTS = _in(
     "tests/statechannel", "agreement invariants moves reshaping table transitions histories copies", "test_"
 )
@@ -50,7 +50,7 @@ AREAS = {
         ("statechannel/runtime/proofs.py", *_in("loadmanager/broker", "proving proof_clock")),
         PROOF_TESTS,
     ),
-    "leader": Area(_in("loadmanager/leader", "core memory"), ("tests/loadmanager/leader/test_core.py",)),
+    "leader": Area(_in("loadmanager/leader", "core"), ("tests/loadmanager/leader/test_core.py",)),
     "group": Area(
         _in("loadmanager/consumers/coordinator", "group member targets"),
         _in("tests/loadmanager/consumers", "group group_world promises", "test_"),

@@ -25,7 +25,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 PURE = (
     "statechannel/law/*.py",
-    *(f"statechannel/runtime/{name}.py" for name in ("batching", "channel", "proofs", "view_fold")),
+    *(f"statechannel/runtime/{name}.py" for name in ("batching", "core", "proofs", "view_fold")),
     "loadmanager/cluster/membership.py",
     "loadmanager/broker/agent/core.py",
     "loadmanager/broker/agent/effects.py",
@@ -41,10 +41,8 @@ PURE = (
     "loadmanager/model/load/usage.py",
     "loadmanager/model/load/window.py",
     "loadmanager/model/boundaries.py",
-    "loadmanager/leader/advice/judging.py",
-    *(f"loadmanager/leader/plans/{name}.py" for name in (
-        "advice", "bounds", "effect", "model", "progress", "shortening", "table",
-    )),
+    "loadmanager/leader/advice/core.py",
+    *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "store", "table")),
     *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
     *(f"loadmanager/decisions/explaining/{name}.py" for name in (
         "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",
@@ -54,12 +52,12 @@ PURE = (
         "figures", "forecast", "in_flight", "metrics", "sampling", "sums",
     )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
-        "limits", "planning", "round", "together", "vetting",
+        "limits", "plan_runner", "planning",
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),
     *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "differences", "digests", "promises", "steps")),
-    "loadmanager/channel/history/revision.py",
+    "loadmanager/channel/revision.py",
     *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "schedule", "retention", "reading_back")),
 )  # fmt: skip
 AMBIENT_MODULES = {"asyncio", "socket", "threading", "random", "time", "datetime", "secrets", "uuid"}

@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from loadmanager.broker.metrics import NodeMetrics
 from loadmanager.broker.node import Node
-from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
-from loadmanager.channel.history.snapshot_lists import SnapshotLists
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel.log_status import SnapshotLists
+from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
+from loadmanager.channel.watch import Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager_api.access.access import Access
 from loadmanager_api.batch_lookup import Batches

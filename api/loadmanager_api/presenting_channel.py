@@ -8,7 +8,7 @@ from math import inf, isfinite
 import msgspec
 
 from loadmanager.broker.node import Node
-from loadmanager.channel.history.outlook import Outlook
+from loadmanager.channel.log_status import Outlook
 from loadmanager.channel.owner.service import owner_of
 from loadmanager_api.presenting import leader_of
 from loadmanager_api.schemas import AgreementShown, ChannelShown, PartitionShown, SkippedShown, SnapshotShown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from loadmanager.channel.history.bundle_history import Entry, History
+from loadmanager.channel.bundle_history import Entry, History
 from loadmanager_api.schemas_history import HistoryEntryShown, HistoryShown, WinnerShown
 from statechannel.law.bundle import Bundle
 from statechannel.law.verdict import Ownership

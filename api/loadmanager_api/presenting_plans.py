@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadmanager.decisions.explaining.projection import certificate_shown
+from loadmanager.leader.advice.core import told
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
-from loadmanager.leader.plans.effect import told
-from loadmanager.leader.plans.model import Figures, Plan, PlannedMove, Verification
+from loadmanager.leader.plans.plan import Figures, Plan, PlannedMove, Verification
 from loadmanager.leader.plans.table import OPEN, offered
-from loadmanager.leader.rebalancing.operating import Operating
-from loadmanager.leader.rebalancing.pausing import Paused
+from loadmanager.leader.rebalancing.actions import Paused
+from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.leader.rebalancing.status import BalanceStatus, LastRound
 from loadmanager.strategies.rebalancing.decision import Certificate, Move
 from loadmanager_api.advice_schemas import AdviceShown, EffectShown
@@ -36,8 +36,9 @@ NAMED = 3
 """How many bundles a line names."""
 
 
-def summary_shown(operating: Operating, plan: Plan) -> PlanSummary:
+def summary_shown(rebalancer: Rebalancer, plan: Plan) -> PlanSummary:
     """A plan in one line."""
+    statuses = Counter(outcome.status for outcome in rebalancer.plans.progress(plan))
     return PlanSummary(
         id=plan.id,
         kind=plan.kind,
@@ -46,19 +47,19 @@ def summary_shown(operating: Operating, plan: Plan) -> PlanSummary:
         author=plan.author,
         reason=plan.reason,
         moves=len(plan.moves),
-        counts={status.value: count for status, count in Counter(o.status for o in operating.progress(plan)).items()},
+        counts={status.value: count for status, count in statuses.items()},
         undoes=plan.undoes,
         what=in_words(plan),
         may=offered(plan),
-        waiting=operating.waiting(plan),
+        waiting=rebalancer.waiting.get(plan.id, ""),
     )
 
 
-def plan_shown(operating: Operating, plan: Plan) -> PlanShown:
+def plan_shown(rebalancer: Rebalancer, plan: Plan) -> PlanShown:
     """A whole plan."""
-    outcomes = operating.progress(plan)
+    outcomes = rebalancer.plans.progress(plan)
     return PlanShown(
-        **summary_shown(operating, plan).model_dump(),
+        **summary_shown(rebalancer, plan).model_dump(),
         strategy=plan.strategy,
         settings=dict(plan.settings),
         policies_revision=plan.policies,
@@ -123,7 +124,7 @@ def _utc(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def balancing_shown(operating: Operating, found: BalanceStatus) -> BalancingShown:
+def balancing_shown(rebalancer: Rebalancer, found: BalanceStatus) -> BalancingShown:
     """The status of balancing, as shown."""
     limits = found.limits
     return BalancingShown(
@@ -141,7 +142,7 @@ def balancing_shown(operating: Operating, found: BalanceStatus) -> BalancingShow
             by_namespace=dict(found.in_flight_by_namespace),
         ),
         held=list(found.held),
-        open_plans=[summary_shown(operating, plan) for plan in operating.plans() if plan.state in OPEN],
+        open_plans=[summary_shown(rebalancer, plan) for plan in rebalancer.plans.all() if plan.state in OPEN],
         last=None if found.last is None else _round(found.last),
     )
 

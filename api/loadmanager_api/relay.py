@@ -16,9 +16,8 @@ from contextvars import copy_context
 import msgspec
 from structlog.contextvars import unbind_contextvars
 
-from loadmanager.channel.history.revision import Revision
-from loadmanager.channel.history.watch import Piece, Watch
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel.revision import Revision
+from loadmanager.channel.watch import Piece, Watch, Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.watched import encode, greeting

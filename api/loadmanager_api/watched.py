@@ -1,13 +1,13 @@
 """The wire format of a watch: server-sent events, each with a JSON object as its data.
 
-`loadmanager/channel/history/watch.py` decides what a watch sends; docs/http.md describes the events.
+`loadmanager/channel/watch.py` decides what a watch sends; docs/http.md describes the events.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from loadmanager.channel.history.watch import Piece
+from loadmanager.channel.watch import Piece
 from statechannel.law.record import Action, Role, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership

@@ -17,7 +17,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
 LINGER_S = 0.2

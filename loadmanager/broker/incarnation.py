@@ -19,7 +19,7 @@ from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.broker.telemetry.observations import Observations
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
 from loadmanager.cluster.agreed_time import AgreedTime
@@ -37,8 +37,7 @@ from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.quarantine.keeper import Keeper, Processes
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
-from loadmanager.leader.rebalancing.round import Round
+from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
@@ -47,15 +46,14 @@ from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.strategies.placement.switched import SwitchedPlacement
+from loadmanager.strategies.placement.registry import SwitchedPlacement
 from statechannel.errors import CoordinationError, LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.ports import Leadership
+from statechannel.runtime.channel import Channel
 from statechannel.runtime.proofs import Proofs
-from statechannel.runtime.racing import first_of
-from statechannel.runtime.service import Channel
-from statechannel.runtime.supervising import kept_running
+from statechannel.runtime.tasks import first_of, kept_running
 
 SEEN_WITHIN_S = 2.0
 REST_TIMES_KEPT = 4

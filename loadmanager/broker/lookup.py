@@ -20,9 +20,9 @@ from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Action, BrokerId, Record, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
+from statechannel.runtime.channel import Channel
 from statechannel.runtime.durations import Durations
-from statechannel.runtime.service import Channel
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.tasks import Turnstile
 
 ANSWERED = frozenset({State.ASSIGNED, State.TRANSFERRING, State.SPLITTING})
 RECHECK_S = 0.5

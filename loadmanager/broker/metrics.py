@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.telemetry.metrics import channel_timing, observed_metrics
-from loadmanager.leader.rebalancing.metrics import balance_metrics
+from loadmanager.leader.rebalancing.status import balance_metrics
 from loadmanager.leader.splitting.metrics import splitting_metrics
 from loadmanager.model.families import counter, counters, gauge, gauges, histogram
 from loadmanager.model.load.usage import usage, weights_of

@@ -25,7 +25,7 @@ from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.serving import Serving
 from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.broker.waiting import StartRetries, Step, until_answered
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.cluster.agreed_time import AgreedTime
 from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.cluster.behind import LogWatch
@@ -54,9 +54,9 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.codec import AGREEING_VERSION, OLDEST_VERSION
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
+from statechannel.runtime.channel import Channel, ChannelSettings
 from statechannel.runtime.proofs import Proofs
-from statechannel.runtime.racing import all_or_first_failure
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.tasks import all_or_first_failure
 
 T = TypeVar("T")
 REGISTER_AGAIN_S = 0.5

@@ -24,10 +24,17 @@ from loadmanager.model.policies.claims import Claims, intersects
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, Policies
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
-from loadmanager.strategies.placement.batching import Batch, begin
-from loadmanager.strategies.placement.model import Given, Measure, NoPlace, Roster, declined_by
 from loadmanager.strategies.placement.permitting import Permitted, Permitting, has_room, holdings_of
-from loadmanager.strategies.placement.placement import Placement
+from loadmanager.strategies.placement.placement import (
+    Batch,
+    Given,
+    Measure,
+    NoPlace,
+    Placement,
+    Roster,
+    begin,
+    declined_by,
+)
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable

@@ -16,8 +16,8 @@ from loadmanager.broker.proof_clock import ProofClock
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, RootLost
 from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
+from statechannel.runtime.channel import Channel
 from statechannel.runtime.proofs import NEVER_S, Proofs
-from statechannel.runtime.service import Channel
 
 LOOK_S = 0.02
 """Time between two looks at the clocks, and so the longest use of an old proof after an unnoticed pause."""

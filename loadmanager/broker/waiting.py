@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
-from statechannel.runtime.supervising import retried
+from statechannel.runtime.tasks import retried
 
 T = TypeVar("T")
 Step = Callable[[], Coroutine[Any, Any, T]]

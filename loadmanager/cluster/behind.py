@@ -16,7 +16,7 @@ from loadmanager.cluster.membership import Membership
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from statechannel.errors import LogUnavailable, StateChannelError
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
 """How often a broker that has told it checks whether the log answers again."""

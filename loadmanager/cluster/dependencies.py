@@ -9,10 +9,10 @@ import msgspec
 
 from loadmanager.cluster.load_reports import Readings
 from loadmanager.cluster.suspicion import Probe
-from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.law.codec import NEWEST_VERSION
 from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.ports import Coordination, Log
+from statechannel.runtime.tasks import Blocking, at_once
 
 
 class Dependencies(msgspec.Struct, frozen=True):

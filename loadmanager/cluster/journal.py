@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from loadmanager.errors import Invalid
-from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.errors import LogUnavailable, Trimmed
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.tasks import Blocking, at_once
 
 T = TypeVar("T")
 

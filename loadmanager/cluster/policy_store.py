@@ -30,11 +30,11 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.policies.stored import decode, encode, fold, key_of
 from loadmanager.model.policies.validation import check, check_deletion
-from loadmanager.model.run_blocking import Blocking, at_once
 from loadmanager.settings.documents.model import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
+from statechannel.runtime.tasks import Blocking, at_once
 
 READ_TIMEOUT_S = 10.0
 MATCHED_AT_ONCE = 100

@@ -17,7 +17,7 @@ from loadmanager.settings.documents.model import Version
 from loadmanager.settings.documents.view import Documents
 from statechannel.law.bundle import Key
 from statechannel.ports import Log, TopicSpec
-from statechannel.runtime.racing import all_or_first_failure
+from statechannel.runtime.tasks import all_or_first_failure
 
 TOPICS_TOPIC = "topics"
 TOPICS = TopicSpec(TOPICS_TOPIC, 1)

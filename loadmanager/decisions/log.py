@@ -18,10 +18,10 @@ from loadmanager.cluster.journal import LOOKED_THROUGH, Found, Journal
 from loadmanager.decisions.codec import decode, encode
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
-from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
 from statechannel.ports import Log, TopicSpec
+from statechannel.runtime.tasks import Blocking, at_once
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Transition
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 from statechannel.runtime.view import TableView, wall_clock_ms
 
 MOVES_KEPT = 100

@@ -17,7 +17,7 @@ from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import Applied
+from statechannel.runtime.core import Applied
 
 CHANNEL_TOPIC = "bundle-state"
 SNAPSHOTS_TOPIC = CHANNEL_TOPIC + SNAPSHOTS

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.leader.plans.advice import Effect, Measure, Period
-from loadmanager.leader.plans.model import PlanState
+from loadmanager.leader.plans.plan import PlanState
 from loadmanager.settings.documents.model import PLANS_TOPIC, Entry
 from loadmanager_api.cli.main import main
 from statechannel.ports import Payload

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.history import snapshot_lists
-from loadmanager.channel.history.snapshot_lists import SnapshotLists
-from loadmanager.channel.history.watch import Watch
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel import log_status
+from loadmanager.channel.log_status import SnapshotLists
+from loadmanager.channel.watch import Watch, Watching
 from loadmanager_api.cli import watching as cli_watching
 from loadmanager_api.cli.channel_status import size, told_refusals
 from loadmanager_api.cli.main import main
@@ -93,7 +92,7 @@ async def test_the_index_is_found_behind_many_tombstones_and_read_once(
     writer = await node.world.log.exclusive("test")
     await writer.commit("bundle-state-snapshots", home, [Payload(f"old/{n}".encode(), None) for n in range(50)])
     await writer.close()
-    monkeypatch.setattr(snapshot_lists, "FIRST_LOOK", 4)
+    monkeypatch.setattr(log_status, "FIRST_LOOK", 4)
     lists, reads = SnapshotLists(node.world.log, "bundle-state"), list[int]()
     reading = SqliteLog.read
 

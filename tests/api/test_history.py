@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.history import replaying
+from loadmanager.channel import replay_queue
 from loadmanager_api import kept
 from loadmanager_api.cli.main import main
 from statechannel.law.bundle import Bundle
@@ -195,7 +195,7 @@ async def test_a_log_that_takes_too_long_is_not_waited_for(
     await cluster.create("t/n")
     path = "/v1/bundles/t/n/0x00000000_0x40000000/history"
     assert "could not be read again" in (await refused(503, "GET", path))["detail"]
-    monkeypatch.setattr(replaying, "WAITING_AT_MOST", -1)
+    monkeypatch.setattr(replay_queue, "WAITING_AT_MOST", -1)
     assert "requests wait already to read the log" in (await refused(503, "GET", path))["detail"]
 
 

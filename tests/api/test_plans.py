@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
+from loadmanager.leader.rebalancing.actions import Subject, pause, resume
 from loadmanager.model.host import BundleLoad
 from statechannel.law.bundle import Bundle
 from tests.api.conftest import Broker, Cluster, Refused

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.history import watch, watching
-from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
+from loadmanager.channel import watch
+from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
 from loadmanager.errors import LoadManagerError
 from loadmanager_api import relay
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
@@ -70,13 +70,13 @@ def table_of(broker: Broker, namespace: str | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [watching.CHANGES_KEPT, 3])
+@pytest.mark.parametrize("kept", [watch.CHANGES_KEPT, 3])
 @pytest.mark.parametrize("namespace", [None, "t/n"])
 async def test_a_client_that_reconnects_at_random_folds_the_same_table(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kept: int, namespace: str | None
 ) -> None:
     """With 3 changes in memory nearly every return is served from the log, and many clients are too slow."""
-    monkeypatch.setattr(watching, "CHANGES_KEPT", kept)
+    monkeypatch.setattr(watch, "CHANGES_KEPT", kept)
     monkeypatch.setattr(relay, "KEPT_BYTES", 1_000 * kept)
     monkeypatch.setattr(watch, "BUNDLES_A_PIECE", 2)
     await cluster.start(2)
@@ -125,7 +125,7 @@ async def test_revisions_from_which_nobody_can_go_on_are_refused(cluster: Cluste
 async def test_a_revision_that_was_trimmed_is_gone(
     cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "CHANGES_KEPT", 1)
+    monkeypatch.setattr(watch, "CHANGES_KEPT", 1)
     await cluster.start(snapshot_records=1, log_retention_s=0.0)
     node = cluster.brokers[0].node
     await cluster.create("t/n")
@@ -141,7 +141,7 @@ async def test_a_revision_that_was_trimmed_is_gone(
 async def test_a_reader_that_is_too_slow_is_told_where_to_go_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "CHANGES_KEPT", 5)
+    monkeypatch.setattr(watch, "CHANGES_KEPT", 5)
     await cluster.start()
     await cluster.create("t/n", 16)
     pieces = (await _watching(cluster).begin(None, None)).pieces()
@@ -160,10 +160,10 @@ async def test_a_reader_that_is_too_slow_is_told_where_to_go_on(
     assert (await anext(again.pieces())).kind == "change"
 
 
-def _watching(cluster: Cluster) -> watching.Watching:
+def _watching(cluster: Cluster) -> watch.Watching:
     """A second one of the first broker's."""
     node = cluster.brokers[0].node
-    return watching.Watching(node.channel.replica, ReplayQueue(node.world.log, node.channel.topic, TIMEOUT_S))
+    return watch.Watching(node.channel.replica, ReplayQueue(node.world.log, node.channel.topic, TIMEOUT_S))
 
 
 async def test_a_quiet_watch_says_that_it_lives_and_how_far_it_has_come(

@@ -9,18 +9,17 @@ import pytest
 import pytest_asyncio
 
 from loadmanager.channel.audit.partition import Outcome, PartitionAudit
-from loadmanager.channel.history.bundle_history import history_of
-from loadmanager.channel.history.recent import RecentChanges
-from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
-from loadmanager.channel.history.snapshot_lists import SnapshotLists
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel.bundle_history import history_of
+from loadmanager.channel.log_status import SnapshotLists
+from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
+from loadmanager.channel.watch import RecentChanges, Watching
 from loadmanager.errors import Gone
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action
 from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Payload
+from statechannel.runtime.channel import Channel, ChannelSettings
 from statechannel.runtime.replay import Replay
-from statechannel.runtime.service import Channel, ChannelSettings
 from statechannel.runtime.view import wall_clock_ms
 from tests.contracts.entries import WAIT_S
 from tests.loadmanager.small_world import A, B, Hand

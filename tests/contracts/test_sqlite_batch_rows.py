@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from statechannel.adapters.sqlite import log_queries as queries
-from statechannel.adapters.sqlite.topics import OFFSET_BITS
+from statechannel.adapters.sqlite import log_tables as queries
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS
 from statechannel.ports import Payload
 from tests.contracts.entries import held, texts, value
 from tests.contracts.sqlite_clients import TOPIC, opened_log, rows

@@ -20,8 +20,7 @@ from statechannel.adapters.sqlite import log as sqlite_log
 from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
 from statechannel.adapters.sqlite.coordination import SqliteCoordination, boottime_s
 from statechannel.adapters.sqlite.file import FORMAT_VERSION
-from statechannel.adapters.sqlite.intake import Intake
-from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.adapters.sqlite.log import Intake, SqliteLog
 from statechannel.adapters.sqlite.log_writer import Write
 from statechannel.adapters.sqlite.wakeup import Bell, Ear, socket_directory
 from statechannel.errors import (

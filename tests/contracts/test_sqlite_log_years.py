@@ -14,15 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from statechannel.adapters.sqlite import log_inserts
-from statechannel.adapters.sqlite import log_queries as sqlite_log_queries
-from statechannel.adapters.sqlite import log_tail as sqlite_log_tail
-from statechannel.adapters.sqlite import log_trim as sqlite_log_trim
-from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
+from statechannel.adapters.sqlite import log_reader, log_tables, log_writer
 from statechannel.adapters.sqlite.file import APPLICATION_ID
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.adapters.sqlite.log_trim import Sweeper
-from statechannel.adapters.sqlite.topics import OFFSET_BITS
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS
+from statechannel.adapters.sqlite.log_writer import Sweeper
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch, Trimmed, WriterFenced
 from statechannel.ports import LogEntry, Payload, TopicSpec
 from tests.contracts.entries import held, keyed, latest, texts, value, values
@@ -93,13 +89,13 @@ async def test_trim_removes_whole_chunks_and_keeps_the_one_with_the_begin(path):
 
 
 async def test_a_long_trim_is_swept_in_small_steps(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_trim, "_STEP_CHUNKS", 10)
+    monkeypatch.setattr(log_writer, "_STEP_CHUNKS", 10)
     async with opened_log(path) as log:
         for number in range(60):
             await log.append(TOPIC, 0, values(number))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("INSERT INTO begins VALUES (1, 55)")
-    file = sqlite_log_trim.SqliteFile(path, "", WAIT_S)
+    file = log_writer.SqliteFile(path, "", WAIT_S)
     sweeper = Sweeper(file)
     left = []
     while sweeper.wait_s is not None:
@@ -111,13 +107,13 @@ async def test_a_long_trim_is_swept_in_small_steps(path, monkeypatch):
 
 
 async def test_a_step_that_cannot_be_made_now_is_made_later(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_trim, "_STEP_WAIT_S", 0.01)
-    monkeypatch.setattr(sqlite_log_trim, "_RETRY_S", 0.05)
+    monkeypatch.setattr(log_writer, "_STEP_WAIT_S", 0.01)
+    monkeypatch.setattr(log_writer, "_RETRY_S", 0.05)
     async with opened_log(path) as log:
         await log.append(TOPIC, 0, values("a"))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("INSERT INTO begins VALUES (1, 1)")
-    file = sqlite_log_trim.SqliteFile(path, "", WAIT_S)
+    file = log_writer.SqliteFile(path, "", WAIT_S)
     sweeper = Sweeper(file)
     with locked(path):
         while (sweeper.wait_s or 0.0) < 0.02:
@@ -209,7 +205,7 @@ async def test_a_hole_above_the_begin_is_an_error_and_below_it_is_not(path):
 
 @pytest.mark.parametrize("kind", ["tail", "read"])
 async def test_paused_reader_overtaken_by_a_trim_hears_it_after_its_read_ahead(path, monkeypatch, kind):
-    monkeypatch.setattr(sqlite_log_tail, "READ_AHEAD_BATCHES", 2)
+    monkeypatch.setattr(log_reader, "READ_AHEAD_BATCHES", 2)
     async with opened_log(path) as log, opened_log(path) as other:
         for chunk in range(20):
             await log.append(TOPIC, 0, values(*(chunk * 1_000 + number for number in range(1_000))))
@@ -230,7 +226,7 @@ async def test_paused_reader_overtaken_by_a_trim_hears_it_after_its_read_ahead(p
 
 async def test_paused_read_of_a_compacted_topic_still_sees_a_superseded_key(path, monkeypatch):
     """The row it would have come to is gone by then, and the newer one lies beyond the end that it began with."""
-    monkeypatch.setattr(sqlite_log_tail, "READ_AHEAD_BATCHES", 2)
+    monkeypatch.setattr(log_reader, "READ_AHEAD_BATCHES", 2)
     async with opened_log(path) as log, opened_log(path) as other:
         for client in (log, other):
             await client.open_topic(TopicSpec("table", partitions=1, compacted=True))
@@ -312,7 +308,7 @@ async def test_a_followed_topic_keeps_what_was_replaced_in_one_append_too(path):
 
 
 async def test_followed_topic_forgets_in_time_and_no_deleted_key_comes_back(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_writer, "_DROP_DEAD_EVERY_S", 0.0)
+    monkeypatch.setattr(log_writer, "_DROP_DEAD_EVERY_S", 0.0)
     slow, quick = {"tombstone_s": 0.0, "compaction_lag_s": 3_600}, {"tombstone_s": 0.0, "compaction_lag_s": 0.001}
     async with opened_log(path, **slow) as patient, opened_log(path, **quick) as log:
         for client in (patient, log):
@@ -330,8 +326,8 @@ async def test_followed_topic_forgets_in_time_and_no_deleted_key_comes_back(path
 
 
 async def test_much_that_is_dead_is_dropped_in_parts_oldest_first(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_writer, "_DROP_DEAD_EVERY_S", 0.0)
-    monkeypatch.setattr(log_inserts, "DROPPED_AT_ONCE", 2)
+    monkeypatch.setattr(log_writer, "_DROP_DEAD_EVERY_S", 0.0)
+    monkeypatch.setattr(log_tables, "DROPPED_AT_ONCE", 2)
     async with opened_log(path, compaction_lag_s=0.001) as log:
         await log.open_topic(FOLLOWED)
         await log.append("table", 0, [keyed("a", f"{number}") for number in range(5)])
@@ -414,12 +410,12 @@ async def test_an_offset_at_a_time_is_found_in_few_steps_among_10000_chunks(path
         db.set_progress_handler(lambda: steps.append(None), 100)
         for at_ms, expected in ((0, 0), (1_000, 0), (1_001, 3), (50_990, 14_997), (50_991, 15_000), (100_990, 29_997)):
             steps.clear()
-            assert sqlite_log_queries.offset_at(db, 1, at_ms) == expected
+            assert log_tables.offset_at(db, 1, at_ms) == expected
             assert len(steps) < 30
-        assert sqlite_log_queries.offset_at(db, 1, 100_991) == 30_000
+        assert log_tables.offset_at(db, 1, 100_991) == 30_000
         db.execute("INSERT INTO begins VALUES (1, 10000)")
-        assert sqlite_log_queries.offset_at(db, 1, 0) == 10_000
-        assert sqlite_log_queries.offset_at(db, 1, 34_331) == 10_002
+        assert log_tables.offset_at(db, 1, 0) == 10_000
+        assert log_tables.offset_at(db, 1, 34_331) == 10_002
 
 
 # --- files of an older format

@@ -28,7 +28,7 @@ from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subje
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Verdict
 from statechannel.ports import Connection, Member
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 NAMESPACE = "shop/orders"
 ADMIN = BrokerId("admin:1", 1)

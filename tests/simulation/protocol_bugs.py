@@ -16,21 +16,19 @@ from loadmanager.broker import incarnation as incarnation_module
 from loadmanager.broker.agent.core import AgentCore, Serve
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
-from loadmanager.leader.core import REVOCABLE, LeaderCore
-from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.duty import Place, Revoke
+from loadmanager.leader.core import REVOCABLE, LeaderCore, Place, Revoke
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from loadmanager.strategies.rebalancing.plan.planner import Plan
-from statechannel.law import reshaping, stepping, transitions
+from statechannel.law import table, transitions
 from statechannel.law.indices import Flight
 from statechannel.law.record import Action, Record
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import Row, State, Then, Who
-from statechannel.runtime.channel import ChannelCore
-from statechannel.runtime.replica import Replica
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel, Replica
+from statechannel.runtime.core import ChannelCore
 
 Patch = pytest.MonkeyPatch
 Bug = Callable[[Patch], None]
@@ -73,7 +71,7 @@ def a_release_to_nobody_may_assign(patch: Patch) -> None:
 
 @bug
 def revisions_are_not_checked(patch: Patch) -> None:
-    judge, present = OwnershipTable._judge_one, reshaping._present
+    judge, present = OwnershipTable._judge_one, table._present
 
     def judge_one(self: Any, partition: int, offset: int, record: Record, subject: Any) -> Any:
         entry = self.get(subject.bundle)
@@ -84,7 +82,7 @@ def revisions_are_not_checked(patch: Patch) -> None:
         return present(known, msgspec.structs.replace(record, subjects=subjects), index, row)
 
     patch.setattr(OwnershipTable, "_judge_one", judge_one)
-    patch.setattr(reshaping, "_present", present_one)
+    patch.setattr(table, "_present", present_one)
 
 
 @bug
@@ -99,7 +97,7 @@ def owners_are_matched_by_name_in_the_law(patch: Patch) -> None:
         is_target = target is not None and record.actor.name == target.name
         return transitions._RELATIONS[record.role, holds, is_target]
 
-    for module in (transitions, stepping, reshaping):
+    for module in (transitions, table):
         patch.setattr(module, "relations", relations)
 
 

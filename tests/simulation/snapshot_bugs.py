@@ -20,8 +20,8 @@ from statechannel.law.partition import Lead, NamespaceState, PartitionState
 from statechannel.law.snapshot import SnapshotsReader, _Seal
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Ownership
-from statechannel.runtime.loading import read_snapshots
-from statechannel.runtime.replica import Replica
+from statechannel.runtime.channel import Replica
+from statechannel.runtime.replay import read_snapshots
 from tests.simulation.protocol_bugs import Patch, bug
 
 # --- the log

@@ -13,7 +13,7 @@ from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 
 NAMES = ("a:1", "b:1", "c:1")
 NAMESPACE = "tenant/ns"

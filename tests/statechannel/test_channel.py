@@ -9,7 +9,7 @@ from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import LATE_VERDICTS_KEPT, MARK_BYTES, MARKS_KEPT, ChannelCore
+from statechannel.runtime.core import LATE_VERDICTS_KEPT, MARK_BYTES, MARKS_KEPT, ChannelCore
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 

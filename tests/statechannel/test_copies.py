@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel.law import log_records, reshaping, table
+from statechannel.law import table
 from statechannel.law.bundle import FULL_UPPER, even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import TABLE, State
@@ -101,12 +101,12 @@ def test_the_histories_have_late_copies_of_all_that_can_be_refused():
 LAW = table.OwnershipTable
 MUTANTS = {
     "the bundles' revisions do not count": (LAW, "_judge_one", "subject.seen != entry.revision", "False"),
-    "nor where they are reshaped": (reshaping, "_present", "subject.seen != entry.revision", "False"),
+    "nor where they are reshaped": (table, "_present", "subject.seen != entry.revision", "False"),
     "a delete looks at the boundaries alone": (
-        reshaping, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False",
+        table, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False",
     ),
-    "a create does not look when": (reshaping, "_create_namespace", "record.seen_namespace != ", "None is "),
-    "an epoch is taken twice": (log_records, "take_lead", "record.epoch <=", "record.epoch <"),
+    "a create does not look when": (table, "_create_namespace", "record.seen_namespace != ", "None is "),
+    "an epoch is taken twice": (table, "take_lead", "record.epoch <=", "record.epoch <"),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statechannel.runtime.racing import all_or_first_failure, first_of
+from statechannel.runtime.tasks import all_or_first_failure, first_of
 
 
 class Boom(Exception):

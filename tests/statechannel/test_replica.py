@@ -17,7 +17,7 @@ from statechannel.law.record import Action, Record, Role
 from statechannel.law.snapshot import INDEX_KEY, SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.verdict import Change, Unknown
 from statechannel.ports import Log, Payload
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
 from tests.loadmanager.small_world import A, B, Hand, process, replica, virtually
 from tests.statechannel.test_service import TOPIC, noop
 

@@ -16,7 +16,7 @@ from statechannel.law.bundle import even_boundaries
 from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change, Reason, Refusal, Unknown
 from statechannel.ports import Payload
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import ADMIN, A, B, Hand, process, replica, virtually
 
 TOPIC = "bundle-state"

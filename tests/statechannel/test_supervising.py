@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from statechannel.errors import LogUnavailable
-from statechannel.runtime import supervising
+from statechannel.runtime import tasks
 from statechannel.runtime.listeners import Listeners
-from statechannel.runtime.supervising import failure_of, is_bug, kept_running, retried
+from statechannel.runtime.tasks import failure_of, is_bug, kept_running, retried
 
 
 class Step:
@@ -63,7 +63,7 @@ async def test_a_failure_is_noted_and_a_bug_is_told_apart(error: Exception, bug:
 
 
 async def test_a_service_begins_again_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervising, "BEGIN_AGAIN_S", 0.0)
+    monkeypatch.setattr(tasks, "BEGIN_AGAIN_S", 0.0)
     notes = list[str]()
     await kept_running("it", Step(KeyError("a"), LogUnavailable("b")), notes.append)
     assert notes == ["it failed: KeyError('a')", "it begins again", "it was cut short: b", "it begins again"]

@@ -9,7 +9,7 @@ import pytest
 
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
-from statechannel.law.stepping import find_row, step
+from statechannel.law.table import find_row, step
 from statechannel.law.transitions import (
     IN_FLIGHT,
     RESHAPING,

@@ -10,7 +10,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.errors import LoadManagerError
-from loadmanager.leader.rebalancing import pausing
+from loadmanager.leader.rebalancing import actions
 from loadmanager.model.policies.model import Kind
 from loadmanager.settings.dynamic.naming import named
 from statechannel.errors import InvalidName
@@ -69,7 +69,7 @@ def _named(node: Node, action: str, given: Given) -> About:
         bundles = [Bundle.parse(each) for each in cast("Any", wanted).bundles]
         return About(", ".join(map(str, bundles)), bundles[0].namespace, [_bundle(node, each) for each in bundles])
     if action in ("pause", "resume"):
-        paused = pausing.paused(node.policies.current())
+        paused = actions.paused(node.policies.current())
         namespace, broker = (getattr(wish, field, None) or "" for field in ("namespace", "broker"))
         return About(namespace or broker or "the cluster", namespace, msgspec.to_builtins(paused))
     if action == "unload":

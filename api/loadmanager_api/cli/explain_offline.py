@@ -50,7 +50,7 @@ async def _asked(settings: Settings, ask: Callable[[Explainer], Awaitable[T]]) -
 
 @asynccontextmanager
 async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
-    from loadmanager.channel.history.replaying import ReplayQueue
+    from loadmanager.channel.replay_queue import ReplayQueue
     from loadmanager.decisions.explaining.reading import ChannelReader
     from loadmanager.decisions.explaining.service import Explainer
     from loadmanager.decisions.log import DecisionLog

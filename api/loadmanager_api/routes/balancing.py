@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadmanager.broker.node import Node
-from loadmanager.leader.rebalancing import pausing
-from loadmanager.leader.rebalancing.operating import Operating
+from loadmanager.leader.rebalancing import actions
 from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.gate import May
@@ -24,15 +23,15 @@ async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
     """Show the last round's decision, moves under way, pauses, what is held back, and how even the brokers are."""
     rebalancer = acting.rebalancer
     status = await balance_status(rebalancer, node.decisions, node.settings.advertised)
-    return balancing_shown(Operating(rebalancer), status)
+    return balancing_shown(rebalancer, status)
 
 
 @router.post("/pause", responses=answers(404, 409, 412))
 async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
     """Pause automatic moves and moves of plans: in the cluster, in a namespace, or from and to a broker."""
     may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
-    subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.pause(node.policies, subject, author.or_named(wish.author), wish.reason)
+    subject = actions.Subject(wish.namespace, wish.broker)
+    changed = await actions.pause(node.policies, subject, author.or_named(wish.author), wish.reason)
     return _paused(node, may, changed=changed)
 
 
@@ -40,13 +39,13 @@ async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission
 async def resume(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
     """End a pause: the cluster's, or that of the given namespace or broker. Other pauses stay."""
     may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
-    subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.resume(node.policies, subject, author.or_named(wish.author), wish.reason)
+    subject = actions.Subject(wish.namespace, wish.broker)
+    changed = await actions.resume(node.policies, subject, author.or_named(wish.author), wish.reason)
     return _paused(node, may, changed=changed)
 
 
 def _paused(node: Node, may: May, *, changed: bool) -> PauseShown:
     """What is paused, without namespaces that the sender may not view."""
-    found = pausing.paused(node.policies.current())
+    found = actions.paused(node.policies.current())
     seen = tuple(name for name in found.namespaces if may.has(AccessRole.VIEWER, name))
     return pause_shown(msgspec.structs.replace(found, namespaces=seen), changed=changed)

@@ -20,7 +20,7 @@ from loadmanager.channel.audit.digests import (
     namespace_digests,
     partition_digests,
 )
-from loadmanager.channel.history.outlook import look
+from loadmanager.channel.log_status import look
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from loadmanager.broker.node import Node
-from loadmanager.channel.history.bundle_history import History, history_of
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.bundle_history import History, history_of
+from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter

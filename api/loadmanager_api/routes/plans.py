@@ -7,11 +7,11 @@ from __future__ import annotations
 import msgspec
 
 from loadmanager.broker.incarnation import Incarnation
-from loadmanager.leader.advice.publishing import publish
 from loadmanager.leader.plans.advice import Advice
-from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import PlanAction
-from loadmanager.leader.rebalancing.operating import Operating, Unload
+from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.authorship import Sender
 from loadmanager_api.advice_schemas import AdviceWished
@@ -36,9 +36,10 @@ async def list_plans(
     cursor: Cursor = None,
 ) -> list[PlanSummary]:
     """List plans, newest first: of one kind or state, or all."""
-    operating = Operating(acting.rebalancer)
-    found = [each for each in operating.plans() if kind in (None, each.kind) and state in (None, each.state)]
-    return [summary_shown(operating, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")]
+    found = [each for each in node.plans.all() if kind in (None, each.kind) and state in (None, each.state)]
+    return [
+        summary_shown(acting.rebalancer, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")
+    ]
 
 
 def _newest_first(plan: Plan) -> str:
@@ -52,7 +53,7 @@ async def propose(node: TheNode, acting: Acting, author: AuthorOf, wish: Proposa
         name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
     }
     return _shown(
-        acting, await Operating(acting.rebalancer).propose(author.or_named(wish.author), wish.reason, overrides)
+        acting, await OperatorActions(acting.rebalancer).propose(author.or_named(wish.author), wish.reason, overrides)
     )
 
 
@@ -64,8 +65,8 @@ async def unload(node: TheNode, acting: Acting, author: AuthorOf, may: Permissio
     """
     may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
     what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
-    operating = Operating(acting.rebalancer)
-    return _shown(acting, await operating.unload(what, author.or_named(wish.author), wish.reason, review=wish.review))
+    actions = OperatorActions(acting.rebalancer)
+    return _shown(acting, await actions.unload(what, author.or_named(wish.author), wish.reason, review=wish.review))
 
 
 @router.post("/advice", status_code=201, responses=answers(409, 412))
@@ -81,7 +82,7 @@ async def publish_advice(node: TheNode, acting: Acting, wish: AdviceWished) -> P
 @router.get("/{plan_id}", responses=answers(404))
 async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
     """Show one plan, with the present status of each move."""
-    return _shown(acting, await Operating(acting.rebalancer).plan(plan_id))
+    return _shown(acting, await OperatorActions(acting.rebalancer).plan(plan_id))
 
 
 @router.post("/{plan_id}/approve", responses=answers(404, 409))
@@ -113,13 +114,14 @@ async def verify(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, 
     """Compare a plan with the present: which of its moves still hold, and how full its brokers are against the
     prediction.
     """
-    return _shown(acting, await Operating(acting.rebalancer).verify(plan_id, author.or_named(wish.author)))
+    return _shown(acting, await OperatorActions(acting.rebalancer).verify(plan_id, author.or_named(wish.author)))
 
 
 @router.post("/{plan_id}/undo", status_code=201, responses=answers(404, 409))
 async def undo(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
     """Propose a plan that moves back every bundle that still is where this plan put it; `left_out` lists the others."""
-    return _shown(acting, await Operating(acting.rebalancer).undo(plan_id, author.or_named(wish.author), wish.reason))
+    by = author.or_named(wish.author)
+    return _shown(acting, await OperatorActions(acting.rebalancer).undo(plan_id, by, wish.reason))
 
 
 @router.post("/{plan_id}/withdraw", responses=answers(404, 409))
@@ -130,8 +132,8 @@ async def withdraw(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str
 
 async def _act(acting: Incarnation, author: Sender, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
     by = author.or_named(wish.author)
-    return _shown(acting, await Operating(acting.rebalancer).act(plan_id, action, by, wish.reason))
+    return _shown(acting, await OperatorActions(acting.rebalancer).act(plan_id, action, by, wish.reason))
 
 
 def _shown(acting: Incarnation, plan: Plan) -> PlanShown:
-    return plan_shown(Operating(acting.rebalancer), plan)
+    return plan_shown(acting.rebalancer, plan)

@@ -17,7 +17,7 @@ from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Subject
 from statechannel.law.verdict import Unknown, Verdict
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 REPUBLISH_S = 0.2
 TOGETHER = frozenset({Action.RETURN, Action.READY, Action.RELEASE})

@@ -37,8 +37,8 @@ from loadmanager.strategies.splitting.cutting import UNBOUNDED, Bounds
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId, Token
 from statechannel.law.verdict import Change, Ownership
-from statechannel.runtime.service import Channel
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.channel import Channel
+from statechannel.runtime.tasks import Turnstile
 
 HOOKS_AT_ONCE = 25
 """Hooks that begin in one turn of the loop."""

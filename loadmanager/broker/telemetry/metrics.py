@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.model.families import counter, counters, gauge, gauges, histogram, histograms
 from statechannel.law.record import Action
-from statechannel.runtime.service import PUBLISHED, Channel
+from statechannel.runtime.channel import PUBLISHED, Channel
 
 
 def observed_metrics(seen: Observations, in_flight_timeout_s: float) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from loadmanager.broker.telemetry.spans import (
     trace_of_move,
 )
 from loadmanager.broker.telemetry.turns import Turns
-from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanState
 from loadmanager.leader.plans.table import OPEN
 from loadmanager.settings.documents.model import Version
 from statechannel.law.bundle import Bundle

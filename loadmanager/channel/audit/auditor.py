@@ -14,7 +14,7 @@ from loadmanager.channel.audit.promises import Promises
 from statechannel.law.partition import PartitionState
 from statechannel.law.record import Record
 from statechannel.law.verdict import Reason, Refusal
-from statechannel.runtime.channel import Applied
+from statechannel.runtime.core import Applied
 
 
 class Auditor:

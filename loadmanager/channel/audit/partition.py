@@ -22,8 +22,7 @@ from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimme
 from statechannel.law.partition import ClusterIdentity, PartitionState
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
 from statechannel.ports import Log
-from statechannel.runtime.loading import read_snapshots
-from statechannel.runtime.replay import Folded, Replay
+from statechannel.runtime.replay import Folded, Replay, read_snapshots
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Reads and writes a log without a broker: replays it to its present end, even if it was closed for good.
 
-Not for following a log (see `statechannel.runtime.replica`). It also remembers whether anybody else has written to it.
+Not for following a log (see `statechannel.runtime.channel`). It also remembers whether anybody else has written to it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from statechannel.law.record import Record
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log, Payload, TopicSpec
-from statechannel.runtime.channel import ChannelCore
-from statechannel.runtime.loading import Loading
-from statechannel.runtime.service import ChannelSettings
+from statechannel.runtime.channel import ChannelSettings
+from statechannel.runtime.core import ChannelCore
+from statechannel.runtime.replay import Loading
 
 TOPIC = ChannelSettings().topic
 APPEND_BYTES = 4 << 20

@@ -7,7 +7,7 @@ from itertools import count
 from typing import TypeVar
 
 from statechannel.errors import LogUnavailable
-from statechannel.runtime.supervising import retried
+from statechannel.runtime.tasks import retried
 
 ATTEMPTS = 5
 PAUSE_S = 0.5

@@ -26,7 +26,7 @@ from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, clos
 from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import ExclusiveWriter, Log, Payload
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.tasks import Turnstile
 
 T = TypeVar("T")
 

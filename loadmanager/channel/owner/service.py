@@ -24,7 +24,7 @@ from statechannel.errors import LogError, StateChannelError, WriterFenced
 from statechannel.law.record import BrokerId
 from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.ports import Coordination, Log
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from statechannel.runtime.view import TableView
 
 LOOK_S = 1.0

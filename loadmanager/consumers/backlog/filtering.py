@@ -11,7 +11,7 @@ from loadmanager.consumers.backlog.reading import translated
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample, Scan, estimate, places_of
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid
-from loadmanager.model.run_blocking import Blocking
+from statechannel.runtime.tasks import Blocking
 
 PIECES = 20
 LIMITS = Limits()

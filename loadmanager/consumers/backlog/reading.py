@@ -17,8 +17,8 @@ from loadmanager.consumers.backlog.figures import ABSENT, Offsets, Ordered, in_o
 from loadmanager.consumers.backlog.port import ByQueue, GroupOffsets
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, NotFound, Unavailable
-from loadmanager.model.run_blocking import Blocking
 from statechannel.errors import LogError
+from statechannel.runtime.tasks import Blocking
 
 MOST_READS = 1_000
 """Records that one request may read to learn ages."""

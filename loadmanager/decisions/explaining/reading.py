@@ -5,8 +5,8 @@ Replays the channel from the newest snapshot that covers enough, and from furthe
 
 from __future__ import annotations
 
-from loadmanager.channel.history.bundle_history import Collector
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.bundle_history import Collector
+from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.decisions.explaining.bundle import Whereabouts
 from loadmanager.decisions.explaining.story import story
 from loadmanager.errors import Gone, Unavailable

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.broker import explain_broker
@@ -26,9 +26,9 @@ from loadmanager.decisions.memory import NOTHING_KEPT, kept_memory
 from loadmanager.decisions.record import DecisionRecord, Summary
 from loadmanager.errors import Gone, Invalid, NotFound
 from loadmanager.model.policies.model import Policy
-from loadmanager.model.run_blocking import Blocking
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.bundle import Bundle
+from statechannel.runtime.tasks import Blocking
 
 TRIALS_S = 8.0
 """The time limit for trying changes, per answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadmanager.channel.history.bundle_history import Entry
+from loadmanager.channel.bundle_history import Entry
 from loadmanager.decisions.explaining.answer import Event, listed
 from statechannel.law.record import Action, Role
 

@@ -8,7 +8,6 @@ from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
 from loadmanager.cluster.told_topics import TOPICS
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.decisions.log import DECISIONS
-from loadmanager.leader.advice.former import ADVICE_TOPIC
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC
@@ -16,7 +15,7 @@ from statechannel.ports import TopicSpec
 
 CHANNEL_TOPIC = "bundle-state"
 SNAPSHOTS_TOPIC = "bundle-state-snapshots"
-VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, SUSPICIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
+VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, SUSPICIONS_TOPIC, READERS_TOPIC)
 
 
 FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)

@@ -20,8 +20,7 @@ from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
-from loadmanager.leader.plans.advice import Advice, Cut, CutBundles, Expected, Measure
-from loadmanager.leader.plans.bounds import MOST_CUTS
+from loadmanager.leader.plans.advice import MOST_CUTS, Advice, Cut, CutBundles, Expected, Measure
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.settings import Settings
 

@@ -17,8 +17,7 @@ from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
-from loadmanager.leader.plans.advice import Advice, Expected, Measure, MoveBundles, PreMove
-from loadmanager.leader.plans.bounds import MOST_MOVES
+from loadmanager.leader.plans.advice import MOST_MOVES, Advice, Expected, Measure, MoveBundles, PreMove
 from loadmanager.settings import Settings
 
 METHOD = "forecast"

@@ -15,8 +15,16 @@ from loadmanager.errors import Invalid
 from loadmanager.history.advising.intervals import Mean, mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Candidate, Ranked, ReplayResult, WindowRow, parsed
-from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, SettingChange
-from loadmanager.leader.plans.bounds import NAMES, NUMBERS, check_steps
+from loadmanager.leader.plans.advice import (
+    NAMES,
+    NUMBERS,
+    Advice,
+    ChangeSettings,
+    Expected,
+    Measure,
+    SettingChange,
+    check_steps,
+)
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 

@@ -20,8 +20,15 @@ from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
-from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, SettingChange
-from loadmanager.leader.plans.bounds import FROM_ZERO, step_towards
+from loadmanager.leader.plans.advice import (
+    FROM_ZERO,
+    Advice,
+    ChangeSettings,
+    Expected,
+    Measure,
+    SettingChange,
+    step_towards,
+)
 from loadmanager.model.load.usage import Weights
 from loadmanager.settings import Settings
 

@@ -17,9 +17,9 @@ import msgspec
 from loadmanager.broker.wiring import open_log
 from loadmanager.client.credentials import Credentials
 from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError, Unavailable
-from loadmanager.leader.advice.publishing import publish as publish_plan
 from loadmanager.leader.plans.advice import Advice
 from loadmanager.leader.plans.store import PlanStore
+from loadmanager.leader.plans.store import publish as publish_plan
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.table import OwnershipTable

@@ -23,7 +23,7 @@ from statechannel.law.partition import PartitionState
 from statechannel.law.record import Action, Record
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import Applied, ChannelCore
+from statechannel.runtime.core import Applied, ChannelCore
 
 
 class SegmentAudit:

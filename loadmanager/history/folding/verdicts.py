@@ -22,7 +22,7 @@ from statechannel.errors import CorruptRecord, NewerRecord
 from statechannel.law import codec
 from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 
 _BEFORE_ALL = "the log was trimmed before this was kept, and no snapshot says what came before"
 _BEFORE_STATE = "the log was trimmed before this was kept; what is known begins at offset {}"

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from loadmanager.history.schemas import RAW
 from statechannel.adapters.sqlite.file import ForeignFile
 from statechannel.adapters.sqlite.log_file import Run, opened, runs, stored_topic
-from statechannel.adapters.sqlite.log_queries import begins, ends
+from statechannel.adapters.sqlite.log_tables import begins, ends
 
 STRETCH_OFFSETS = 25_000
 STRETCHES = 64

@@ -11,15 +11,14 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from statechannel.runtime.service import Channel
-from statechannel.runtime.supervising import failure_of
+from statechannel.runtime.channel import Channel
 
 if TYPE_CHECKING:
-    from loadmanager.leader.advice.appliers.contract import Applier
+    from loadmanager.leader.advice.changes import Applier
 
 
 class AdviceDependencies(Protocol):
@@ -41,9 +40,7 @@ class AdviceDependencies(Protocol):
 async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
     """Follow the cluster's advice, and undo withdrawn plans, until cancelled."""
     await deps.world.run_blocking(_import)
-    from loadmanager.leader.advice.following import Following
-    from loadmanager.leader.advice.former import carry_over
-    from loadmanager.leader.advice.measured_rounds import MeasuredRounds
+    from loadmanager.leader.advice.follower import Following, MeasuredRounds
 
     following = Following(
         rebalancer.plans,
@@ -57,10 +54,7 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
         rebalancer.counts,
         rebalancer.waiting,
     )
-    world, settings = deps.world, deps.settings
-    earlier = carry_over(world.log, rebalancer.plans, settings.cluster, world.wall_ms, deps.note)
     try:
-        await failure_of("the look at advice of an earlier release", earlier, deps.note)
         await following.follow()
     finally:
         rebalancer.waiting.clear()
@@ -68,14 +62,12 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
 
 def _import() -> None:
     """Import the modules on a thread first, since that takes twenty milliseconds."""
-    for name in ("following", "former", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
+    for name in ("changes", "follower"):
         import_module(f"loadmanager.leader.advice.{name}")
 
 
 def _appliers(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> Mapping[str, Applier]:
-    from loadmanager.leader.advice.appliers.moves import MovesApplier
-    from loadmanager.leader.advice.appliers.settings import SettingsApplier
-    from loadmanager.leader.advice.appliers.splits import SplitsApplier
+    from loadmanager.leader.advice.changes import MovesApplier, SettingsApplier, SplitsApplier
 
     return {
         "settings": SettingsApplier(deps.live),

@@ -1,20 +1,38 @@
 """Keeps the cluster's plans as documents: any broker shows them and takes an operator's steps, the leader its own.
 
 If two act at once, the document's version decides: one of them gets Conflict.
+
+Advice becomes a plan that waits for a decision: publishing alone changes nothing.
+
+What never changes is written only once. Each step with a plan is a new version of its document. To repeat thousands of
+moves in each would fill the topic and the memory of every broker. The moves, the advice and their origin are in the
+first version that has them; the outcomes in the version that ends the run. Every reader reads the versions of a
+document in order, so it has already seen what a later version omits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
 
-from loadmanager.errors import Conflict, NotFound
-from loadmanager.leader.plans.model import PieceOutcome, Plan, PlanState, Step, Verification
-from loadmanager.leader.plans.progress import look_again, progress
-from loadmanager.leader.plans.shortening import Shortened
-from loadmanager.leader.plans.table import OPEN, UNDOABLE, By, Facts, PlanAction, advance
+from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, check, check_seal, check_steps, sealed
+from loadmanager.leader.plans.plan import (
+    Figures,
+    PieceOutcome,
+    Plan,
+    PlanKind,
+    PlanState,
+    Step,
+    Verification,
+    look_again,
+    progress,
+)
+from loadmanager.leader.plans.table import OPEN, OVER, UNDOABLE, By, Facts, PlanAction, advance
+from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import ABSENT, PLANS_TOPIC, Version
 from loadmanager.settings.documents.view import Documents
 from statechannel.law.bundle import Bundle
@@ -163,3 +181,107 @@ class PlanStore:
     async def _replace(self, plan: Plan, seen: int, author: str, reason: str) -> Plan:
         await self.documents.put(plan.id, plan, seen=seen, author=author, reason=reason[:REASON])
         return self.get(plan.id)
+
+
+OPEN_AT_MOST = 100
+"""The most open plans with advice; a job that advises more than people can review is a mistake."""
+
+
+async def publish(store: PlanStore, advice: Advice, cluster: str, now_ms: int, present: Settings | None = None) -> Plan:
+    """Propose the advice; the same advice again changes nothing. Raises Invalid, Conflict, LogUnavailable.
+
+    `present` are the cluster's settings, if known: changes that are too large a step from them are refused.
+    """
+    advice = advice if advice.id else sealed(advice)
+    check_seal(advice)
+    check(advice, cluster, now_ms)
+    if present is not None and isinstance(advice.change, ChangeSettings):
+        check_steps(advice.change, present)
+    await store.refresh()
+    plan = Plan(
+        id=advice.id,
+        kind=PlanKind.ADVICE,
+        state=PlanState.PROPOSED,
+        proposed_ms=now_ms,
+        author=advice.provenance.job,
+        reason=advice.reason,
+        advice=advice,
+    )
+    try:
+        return store.get(plan.id)
+    except NotFound:
+        pass
+    if sum(each.advice is not None and each.state not in OVER for each in store.all()) >= OPEN_AT_MOST:
+        raise Conflict(f"{OPEN_AT_MOST} pieces of advice wait for a decision: approve or reject some first")
+    try:
+        return await store.add(plan)
+    except Conflict:
+        return store.get(plan.id)  # somebody has published the same at this moment
+
+
+DETAIL_CHARACTERS = 300
+DETAILS_CHARACTERS = 200_000
+"""The limit for all outcomes of a plan: they must fit into one record too, or the plan could never end."""
+
+_ABSENT: dict[str, object] = {
+    "moves": (),
+    "before": Figures(),
+    "predicted": Figures(),
+    "certificate": None,
+    "left_out": {},
+    "advice": None,
+    "held": (),
+    "ruler": None,
+    "baseline": None,
+    "effect": None,
+    "outcomes": (),
+}
+"""Fields that are written once, with the value that stands there before."""
+_read = msgspec.json.Decoder(Plan).decode
+_write = msgspec.json.Encoder().encode
+
+
+class Shortened:
+    """Encodes and decodes the versions of plans; one instance for each reader of the topic."""
+
+    def __init__(self) -> None:
+        self._known: defaultdict[str, dict[str, object]] = defaultdict(dict)
+
+    def encode(self, plan: Plan) -> bytes:
+        """The plan without the fields that earlier versions have."""
+        known = self._known[plan.id]
+        short = msgspec.structs.replace(plan, **{name: _ABSENT[name] for name in known})
+        if short.outcomes:
+            short = msgspec.structs.replace(short, outcomes=_brief(short.outcomes))
+        return _write(short)
+
+    def decode(self, data: bytes) -> Plan:
+        """The plan with the fields of earlier versions.
+
+        Raises msgspec.MsgspecError if the bytes are no plan, and Invalid if the id of its advice is wrong.
+        """
+        plan = _read(data)
+        if plan.advice is not None:
+            check_seal(plan.advice)
+            if plan.advice.id != plan.id:
+                raise Invalid(f"plan {plan.id!r} carries advice {plan.advice.id}: both must have the same id")
+        known = self._known[plan.id]
+        for name, absent in _ABSENT.items():
+            if name not in known and (value := getattr(plan, name)) != absent:
+                known[name] = value
+        return msgspec.structs.replace(plan, **known)
+
+    def forget(self, plan_id: str) -> None:
+        """The plan was deleted."""
+        self._known.pop(plan_id, None)
+
+
+def _brief(outcomes: Sequence[PieceOutcome]) -> tuple[PieceOutcome, ...]:
+    """Outcomes with details cut to fit; thousands of failures usually share one cause."""
+    each = min(DETAIL_CHARACTERS, DETAILS_CHARACTERS // len(outcomes))
+    return tuple(
+        outcome
+        if len(outcome.detail) <= each
+        else msgspec.structs.replace(outcome, detail=outcome.detail[: each - 1] + "…")
+        for outcome in outcomes
+    )

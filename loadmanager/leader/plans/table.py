@@ -22,7 +22,7 @@ from enum import StrEnum
 import msgspec
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanState, Step
+from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlanState, Step
 
 
 class PlanAction(StrEnum):

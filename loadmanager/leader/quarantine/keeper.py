@@ -48,8 +48,8 @@ from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
-from statechannel.runtime.service import Channel
-from statechannel.runtime.supervising import failure_of
+from statechannel.runtime.channel import Channel
+from statechannel.runtime.tasks import failure_of
 
 LOCKED = "brokers died of it"
 """Begins the reason of the policy version with which a leader locks a bundle. An operator may write it, too."""

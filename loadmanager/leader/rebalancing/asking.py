@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.rebalancing.vetting import vetted
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.rebalancing.strategy import Strategy, vetted
+from statechannel.runtime.tasks import Blocking
 
 ANSWER_S = 30.0
 """A million bundles take three seconds. A thread cannot be stopped: a slower answer is abandoned."""

@@ -17,7 +17,6 @@ from loadmanager.model.history import MoveHistory
 from loadmanager.model.observation import Observed, cluster_model
 from loadmanager.model.policies.model import Policies
 from loadmanager.model.registration import Peer
-from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
@@ -25,6 +24,7 @@ from loadmanager.strategies.rebalancing.strategy import Strategy
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
+from statechannel.runtime.tasks import Blocking
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ class Rule(StrEnum):
 PAUSES = frozenset({Rule.CLUSTER_PAUSED, Rule.NAMESPACE_PAUSED, Rule.BROKER_PAUSED})
 
 
-class HeldBack(msgspec.Struct, frozen=True):
+class Deferred(msgspec.Struct, frozen=True):
     """A move that may not begin now; `detail` has the numbers."""
 
     move: Move
@@ -47,11 +47,11 @@ class HeldBack(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class Admission(msgspec.Struct, frozen=True):
     """The moves that may begin now, in their order, and the others."""
 
     moves: tuple[Move, ...]
-    held: tuple[HeldBack, ...] = ()
+    held: tuple[Deferred, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -99,13 +99,13 @@ class UnderWay:
             self.add(move.bundle.namespace, _ends(move), count)
 
 
-def allow(moves: Sequence[Move], under_way: UnderWay, limits: Limits, policies: Policies) -> Allowed:
+def allow(moves: Sequence[Move], under_way: UnderWay, limits: Limits, policies: Policies) -> Admission:
     """The moves that may begin now; `under_way` counts them from then on.
 
     Earlier moves have priority; a later move may overtake one whose brokers have no room.
     """
     begun: list[Move] = []
-    held: list[HeldBack] = []
+    held: list[Deferred] = []
     for group in grouped(moves):
         under_way.add_moves(group)
         refusals = [found for move in group if (found := _refusal(move, under_way, limits, policies)) is not None]
@@ -114,37 +114,37 @@ def allow(moves: Sequence[Move], under_way: UnderWay, limits: Limits, policies: 
             held += _all_held(group, refusals)
         else:
             begun += group
-    return Allowed(tuple(begun), tuple(held))
+    return Admission(tuple(begun), tuple(held))
 
 
-def paused_by(move: Move, policies: Policies) -> HeldBack | None:
+def paused_by(move: Move, policies: Policies) -> Deferred | None:
     """The pause that stops this move, None if there is none. Pauses stop plans as well as rounds."""
     if policies.cluster.paused:
         why = f": {policies.cluster.reason}" if policies.cluster.reason else ""
-        return HeldBack(move, Rule.CLUSTER_PAUSED, f"the cluster is paused{why}")
+        return Deferred(move, Rule.CLUSTER_PAUSED, f"the cluster is paused{why}")
     namespace = policies.namespaces.get(move.bundle.namespace)
     if namespace is not None and namespace.paused:
-        return HeldBack(move, Rule.NAMESPACE_PAUSED, f"namespace {move.bundle.namespace} is paused")
+        return Deferred(move, Rule.NAMESPACE_PAUSED, f"namespace {move.bundle.namespace} is paused")
     for name in _ends(move):
         broker = policies.brokers.get(name)
         if broker is not None and broker.paused:
-            return HeldBack(move, Rule.BROKER_PAUSED, f"broker {name} is paused")
+            return Deferred(move, Rule.BROKER_PAUSED, f"broker {name} is paused")
     return None
 
 
-def _refusal(move: Move, with_it: UnderWay, limits: Limits, policies: Policies) -> HeldBack | None:
+def _refusal(move: Move, with_it: UnderWay, limits: Limits, policies: Policies) -> Deferred | None:
     """What holds the move back; `with_it` already counts the move and its group."""
     paused = paused_by(move, policies)
     if paused is not None:
         return paused
     if with_it.total > limits.total:
-        return HeldBack(move, Rule.TOTAL, _numbers("in all", with_it.total, limits.total))
+        return Deferred(move, Rule.TOTAL, _numbers("in all", with_it.total, limits.total))
     for name in _ends(move):
         if with_it.brokers[name] > limits.per_broker:
-            return HeldBack(move, Rule.BROKER, _numbers(f"at {name}", with_it.brokers[name], limits.per_broker))
+            return Deferred(move, Rule.BROKER, _numbers(f"at {name}", with_it.brokers[name], limits.per_broker))
     count = with_it.namespaces[move.bundle.namespace]
     if count > limits.per_namespace:
-        return HeldBack(move, Rule.NAMESPACE, _numbers(f"of {move.bundle.namespace}", count, limits.per_namespace))
+        return Deferred(move, Rule.NAMESPACE, _numbers(f"of {move.bundle.namespace}", count, limits.per_namespace))
     return None
 
 
@@ -161,11 +161,11 @@ def grouped(moves: Sequence[Move]) -> Iterable[list[Move]]:
     return found.values()
 
 
-def _all_held(group: Sequence[Move], refusals: Sequence[HeldBack]) -> Iterable[HeldBack]:
+def _all_held(group: Sequence[Move], refusals: Sequence[Deferred]) -> Iterable[Deferred]:
     by_bundle = {refusal.move.bundle: refusal for refusal in refusals}
     first = refusals[0]
     for move in group:
-        yield by_bundle.get(move.bundle) or HeldBack(
+        yield by_bundle.get(move.bundle) or Deferred(
             move, Rule.GROUP, f"only together with {first.move.bundle}, which is held back: {first.detail}"
         )
 

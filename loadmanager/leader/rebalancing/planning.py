@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import (
+from loadmanager.leader.plans.plan import (
     EXPLAINED_MOVES_A_PLAN,
     MOVES_A_PLAN,
     MOVES_BYTES,
@@ -20,8 +20,10 @@ from loadmanager.leader.plans.model import (
     PlanState,
     Step,
     Verification,
+    look_again,
+    progress,
+    where,
 )
-from loadmanager.leader.plans.progress import look_again, progress, where
 from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
 from loadmanager.leader.rebalancing.limits import grouped
 from loadmanager.model.cluster import ClusterModel

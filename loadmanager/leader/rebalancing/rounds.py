@@ -1,30 +1,61 @@
-"""A round: asks the strategy once, begins what the limits allow, and begins more as room appears.
+"""The leader's rounds of a term, whole: decide, begin or propose moves, record what was decided.
 
-If moves are reviewed, it proposes a plan instead.
+A round asks the strategy once, begins what the limits allow, and begins more as room appears; if moves are reviewed, it
+proposes a plan. Plans run beside the rounds, and old load data is removed. A failure ends no term: it is noted and
+counted, and the next look continues. Decisions are recorded in the background, so a slow log delays no move.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
+from structlog.contextvars import bound_contextvars
 
-from loadmanager.decisions.record import BEGUN, Outcome
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.log import DecisionLog
+from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
+from loadmanager.leader.plans.plan import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
-from loadmanager.leader.rebalancing.beginning import HELD_BACK, Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.limits import Deferred, Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import HELD_BACK, Counts, MoveStarter, in_words
+from loadmanager.leader.rebalancing.plan_runner import PlanRunner
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
-from loadmanager.leader.rebalancing.round import Counts, Round
+from loadmanager.leader.service import Term
+from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
+from statechannel.law.record import BrokerId
+from statechannel.runtime.tasks import Blocking, failure_of, is_bug
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A decision with its input, and the outcomes of its moves so far. `id` is `epoch.round`.
+
+    `memory` is what the strategy was given. `model` is None if the round looked at nothing; `why_no_model` says why.
+    """
+
+    id: str
+    at_ms: int
+    settings: Settings
+    policies: int
+    decision: Decision
+    model: ClusterModel | None = None
+    memory: object = None
+    why_no_model: str = ""
+    outcomes: Mapping[Bundle, Outcome] = msgspec.field(default_factory=dict)
+    held: tuple[Deferred, ...] = ()
+    plan: str = ""
+    """The id of the proposed plan, if moves are reviewed."""
+
 
 NOTED_AT_ONCE = 20
 IN_A_PLAN = "in a plan"
@@ -44,7 +75,7 @@ class Rounds:
         self,
         deciding: Deciding,
         plans: PlanStore,
-        beginning: Beginning,
+        starter: MoveStarter,
         counts: Counts,
         leader: str,
         note: Callable[[str], None],
@@ -52,7 +83,7 @@ class Rounds:
         self.last: Round | None = None
         self._deciding = deciding
         self._plans = plans
-        self._beginning = beginning
+        self._starter = starter
         self._counts = counts
         self._leader = leader
         self._note = note
@@ -74,7 +105,8 @@ class Rounds:
     async def begin_more(self) -> None:
         """Begin held-back moves that have room now; drop them if the settings no longer make such moves."""
         this, settings = self.last, self._deciding.settings()
-        if this is None or not settings.balancing or settings.balancing_review or _other(this.settings, settings):
+        off = not settings.balancing or settings.balancing_review
+        if this is None or off or this.settings.balancing_strategy != settings.balancing_strategy:
             self._waiting = ()
         elif self._waiting:
             outcomes, held = await self._begin(this, self._waiting)
@@ -86,11 +118,15 @@ class Rounds:
         deciding = self._deciding
         settings, policies, memory = deciding.settings(), deciding.policies(), deciding.memory
         this = Round(round_id, deciding.wall_ms(), settings, policies.revision, Decision((), ""), memory=memory)
+
+        def idle(why: str) -> Round:
+            return msgspec.structs.replace(this, decision=Decision((), why), why_no_model=why)
+
         if not settings.balancing:
-            return _idle(this, "the setting balancing is off")
+            return idle("the setting balancing is off")
         if policies.cluster.paused:
             why = f": {policies.cluster.reason}" if policies.cluster.reason else ""
-            return _idle(this, f"the cluster is paused{why}")
+            return idle(f"the cluster is paused{why}")
         this = msgspec.structs.replace(this, model=await deciding.model(settings))
         assert this.model is not None
         try:
@@ -114,19 +150,19 @@ class Rounds:
         self._counts.held_back.update(each.rule.value for each in held)
         return msgspec.structs.replace(this, outcomes={**outcomes, **begun}, held=held)
 
-    async def _begin(self, this: Round, moves: Sequence[Move]) -> tuple[Outcomes, tuple[HeldBack, ...]]:
+    async def _begin(self, this: Round, moves: Sequence[Move]) -> tuple[Outcomes, tuple[Deferred, ...]]:
         deciding = self._deciding
         under_way = UnderWay(deciding.table.in_flight())
         allowed = allow(moves, under_way, Limits.of(deciding.settings()), deciding.policies())
         self._waiting = tuple(each.move for each in allowed.held)
         _remember(this, deciding, allowed.moves)
-        outcomes = await self._beginning.begin(allowed.moves, this.id, self._seen, this.policies)
+        outcomes = await self._starter.begin(allowed.moves, this.id, self._seen, this.policies)
         for noted, move in enumerate(allowed.moves, 1):
             if noted % NOTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if outcomes[move.bundle].outcome == BEGUN:
                 self._counts.moves[move.stage.value] += 1
-                self._note(f"moving {move.bundle} to {move.destination or 'nobody'}: {move.reason}")
+                self._note(f"{in_words(move)}: {move.reason}")
         held = {each.move.bundle: Outcome(HELD_BACK, f"{each.rule}: {each.detail}") for each in allowed.held}
         return {**outcomes, **held}, allowed.held
 
@@ -189,10 +225,6 @@ class Rounds:
         }
 
 
-def _idle(this: Round, why: str) -> Round:
-    return msgspec.structs.replace(this, decision=Decision((), why), why_no_model=why)
-
-
 def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
     """Outcomes for moves whose bundles are in these plans, and for the rest of their groups."""
     found = {
@@ -206,11 +238,6 @@ def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
     return found
 
 
-def _other(then: Settings, now: Settings) -> bool:
-    """Whether the strategy has changed since the round."""
-    return then.balancing_strategy != now.balancing_strategy
-
-
 def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
     """Remember the loads of moving bundles: they show later whether a bundle's load has really changed."""
     if this.model is None or not moves:
@@ -221,4 +248,161 @@ def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
         (move.bundle, move.source, move.destination, tuple(map(float, bundles.load[row])))  # pyright: ignore[reportArgumentType]
         for row, bundle in enumerate(bundles.ids)
         if (move := wanted.get(bundle)) is not None
+    )
+
+
+LOOK_S = 0.5
+"""The time between two looks at plans, and at moves that were held back."""
+
+
+class Rebalancer:
+    """Rebalances during a term; `decide` works at any time, at any broker.
+
+    `decided` gets each round, and the seconds that it took; `fields_of` gives the fields of its log lines.
+    """
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        views: Views,
+        plans: PlanStore,
+        decisions: DecisionLog,
+        clock_s: Callable[[], float],
+        note: Callable[[str], None],
+        decided: Callable[[Round, float], None] = lambda _round, _took_s: None,
+        fields_of: Callable[[str], Mapping[str, str]] = lambda cause: {"cause": cause},
+    ) -> None:
+        self._decided = decided
+        self._fields_of = fields_of
+        self.deciding = deciding
+        self.plans = plans
+        self.counts = Counts()
+        self.rounds: Rounds | None = None
+        """The rounds of the present term, or of this broker's last one."""
+        self.running: PlanRunner | None = None
+        """While this broker leads."""
+        self.waiting: dict[str, str] = {}
+        """Why plans with advice make no progress, by id; while this broker leads."""
+        self._views = views
+        self._decisions = decisions
+        self._clock_s = clock_s
+        self._note = note
+
+    @property
+    def last(self) -> Round | None:
+        """The last round that this broker led."""
+        return None if self.rounds is None else self.rounds.last
+
+    async def decide(self) -> Decision:
+        """What a round would do now; changes nothing, not even the memory.
+
+        Raises ValueError for an unknown strategy, StrategyFailed, and what a foreign package raises when it is loaded.
+        """
+        settings = self.deciding.settings()
+        return await self.deciding.would_decide(await self.deciding.model(settings), settings)
+
+    async def rebalance(self, term: Term) -> None:
+        """Run a round every `balancing_interval_s`, until cancelled."""
+        leader = term.leadership.leader
+        self.deciding.forget()
+        starter = MoveStarter(self.deciding, term.executor)
+        recorder = DecisionRecorder(self._decisions, self.counts, self._note, self.deciding.run_blocking)
+        rounds = Rounds(self.deciding, self.plans, starter, self.counts, str(leader), self._note)
+        running = PlanRunner(self.plans, self.deciding, starter, self.counts, str(leader), self._note)
+        self.rounds, self.running = rounds, running
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(recorder.run(leader))
+                await self._look_until_cancelled(term.leadership.epoch, rounds, running, recorder)
+        finally:
+            self.running = None
+
+    async def _look_until_cancelled(
+        self, epoch: int, rounds: Rounds, running: PlanRunner, recorder: DecisionRecorder
+    ) -> None:
+        number, last_s = 0, self._clock_s()
+        while True:
+            interval_s = self.deciding.settings().balancing_interval_s
+            await asyncio.sleep(min(LOOK_S, interval_s))
+            if self.deciding.membership.safe_mode(self._clock_s()) is not None:
+                continue
+            await self._survive("a look at the plans", running.tick())
+            if self._clock_s() - last_s < interval_s:
+                await self._survive("what was held back", rounds.begin_more())
+            elif await self._log_answers():
+                number, last_s = number + 1, self._clock_s()
+                self.counts.last_round_s = last_s
+                await self._survive("a round", self._round(id_of(epoch, number), rounds, recorder))
+
+    async def _round(self, round_id: str, rounds: Rounds, recorder: DecisionRecorder) -> None:
+        began_s = self._clock_s()
+        with bound_contextvars(**self._fields_of(round_id)):
+            done = await rounds.next(round_id)
+        self._decided(done, self._clock_s() - began_s)
+        recorder.keep(done)
+
+    async def _log_answers(self) -> bool:
+        """Remove old load data. Returns False if the log does not answer: then there is nothing to decide on."""
+        try:
+            await self._views.sweep()
+        except (LogError, TimeoutError):
+            return False
+        return True
+
+    async def _survive(self, what: str, work: Awaitable[None]) -> None:
+        if is_bug(await failure_of(what, work, self._note)):
+            self.counts.rounds_failed += 1
+
+
+WAITING_AT_MOST = 16
+NOT_TRIED = Outcome("not tried")
+
+
+class DecisionRecorder:
+    """Records the rounds of one term, in order. Run `run()` beside them."""
+
+    def __init__(
+        self, decisions: DecisionLog, counts: Counts, note: Callable[[str], None], run_blocking: Blocking
+    ) -> None:
+        self._decisions = decisions
+        self._counts = counts
+        self._note = note
+        self._run_blocking = run_blocking
+        self._queue: asyncio.Queue[Round] = asyncio.Queue(WAITING_AT_MOST)
+
+    def keep(self, this: Round) -> None:
+        """Queue the round; drop it if the log is too far behind."""
+        try:
+            self._queue.put_nowait(this)
+        except asyncio.QueueFull:
+            self._lost(this, f"{WAITING_AT_MOST} records wait for the log")
+
+    async def run(self, leader: BrokerId) -> None:
+        """Append until cancelled."""
+        while True:
+            this = await self._queue.get()
+            try:
+                await self._decisions.append(await self._run_blocking(partial(_record, this, leader)))
+            except Exception as error:  # noqa: BLE001 - nothing about a record may stop balancing
+                self._lost(this, repr(error))
+
+    def _lost(self, this: Round, why: str) -> None:
+        self._counts.records_failed += 1
+        self._note(f"the decision of round {this.id} was not recorded: {why}")
+
+
+def _record(this: Round, leader: BrokerId) -> DecisionRecord:
+    moves = this.decision.moves
+    return record_of(
+        this.id,
+        leader,
+        this.at_ms,
+        this.decision,
+        strategy=this.settings.balancing_strategy,
+        settings=this.settings,
+        model=this.model,
+        memory=this.memory,
+        policies_revision=this.policies,
+        outcomes=[this.outcomes.get(move.bundle, NOT_TRIED) for move in moves],
+        without_model=this.why_no_model,
     )

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable
 
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.record import BEGUN
-from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.moves import MoveStarter
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.strategies.rebalancing.decision import Move
 from loadmanager.strategies.splitting.spreading import spread
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
-from statechannel.runtime.supervising import failure_of
+from statechannel.runtime.tasks import failure_of
 
 LOOK_S = 0.5
 CAUSE = "spread"
@@ -50,7 +50,7 @@ class Tending:
     async def tend(self, term: Term) -> None:
         """Look until cancelled."""
         self._answered.clear()
-        beginning = Beginning(self._deciding, term.executor)
+        beginning = MoveStarter(self._deciding, term.executor)
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:
@@ -58,7 +58,7 @@ class Tending:
 
     # --- children
 
-    async def _spread(self, beginning: Beginning) -> None:
+    async def _spread(self, beginning: MoveStarter) -> None:
         children = self._asked()
         settings, policies = self._deciding.settings(), self._deciding.policies()
         if not children or not settings.balancing or policies.cluster.paused:

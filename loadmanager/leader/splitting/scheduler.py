@@ -18,7 +18,6 @@ from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.model.policies.model import Policies
 from loadmanager.model.policies.ruling import Ruling
-from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.conditions import Cause
@@ -31,7 +30,8 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition, Unknown
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
+from statechannel.runtime.tasks import Blocking
 
 REPORTS_AWAITED = 3
 """For how many reports at least children keep their inherited load, so that the leader hears of it."""

@@ -19,7 +19,7 @@ from loadmanager.strategies.splitting.choosing import Extreme, choose
 from loadmanager.strategies.splitting.cutting import Bounds
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 
 
 class SplittingDependencies(Protocol):

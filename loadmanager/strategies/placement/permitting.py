@@ -21,7 +21,7 @@ from loadmanager.model.policies.model import Policies
 from loadmanager.model.policies.permissions import Permissions
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
-from loadmanager.strategies.placement.model import Candidate, RefusedCandidate
+from loadmanager.strategies.placement.placement import Candidate, RefusedCandidate
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from loadmanager.errors import Unavailable
-from loadmanager.strategies.placement.model import Candidate, Given, Placed
+from loadmanager.strategies.placement.placement import Candidate, Given, Placed
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.playground.cluster import SimulatedCluster
 from loadmanager.strategies.playground.level import Ruler

@@ -26,7 +26,7 @@ from statechannel.adapters.kafka.clients import LOGGER
 from statechannel.adapters.kafka.ownership import ClientClosed, Owned, own_admin
 from statechannel.adapters.kafka.trouble import ALL_DOWN, Trouble
 from statechannel.errors import LogUnavailable
-from statechannel.runtime.supervising import retried
+from statechannel.runtime.tasks import retried
 
 RETRY_PAUSE_S = 0.1
 CONNECT_PAUSE_S = 2.0

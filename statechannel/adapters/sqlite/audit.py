@@ -20,7 +20,7 @@ from statechannel.adapters.sqlite.file import (
     wal_bytes,
     wal_is_large,
 )
-from statechannel.adapters.sqlite.topics import OFFSET_BITS
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS
 from statechannel.audit import Finding, Severity
 
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from statechannel.errors import LogError, LogUnavailable, TopicMismatch
 from statechannel.runtime.turn import Turn, TurnTaken, holders_of
 
 _log = logging.getLogger(__name__)
@@ -275,3 +276,8 @@ def _until(deadline_s: float, step: Callable[[], object]) -> None:
             wait_s = min(wait_s * 1.1, _LAST_RETRY_S)
         else:
             return
+
+
+def log_error(error: FileUnavailable | ForeignFile) -> LogError:
+    """The error as one of the port's."""
+    return TopicMismatch(str(error)) if isinstance(error, ForeignFile) else LogUnavailable(str(error))

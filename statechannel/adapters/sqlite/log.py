@@ -1,8 +1,8 @@
 """`ports.Log` on one SQLite file that several processes of one machine share.
 
 Bounds the bytes that wait to be written: one bound for appends, one for groups. `log_writer.py` writes and
-`log_reader.py` reads, each in threads of its own. Not for network file systems: SQLite's write-ahead log needs memory
-that all its processes share.
+`log_reader.py` reads, each in threads of its own; `log_tables.py` has the format. Not for network file systems:
+SQLite's write-ahead log needs memory that all its processes share.
 
 A loop that is never idle should run with `sys.setswitchinterval(0.0005)` or so. With CPython's default of 5 ms these
 threads waited for the interpreter lock for seconds, while the loop worked in steps of 2 ms.
@@ -12,20 +12,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from statechannel.adapters.sqlite import log_queries as queries
-from statechannel.adapters.sqlite.intake import Intake
-from statechannel.adapters.sqlite.log_exclusive import Claim, Group, SqliteExclusiveWriter, raised
-from statechannel.adapters.sqlite.log_inserts import MAX_PAYLOAD_BYTES, Keeping, checked_size_bytes
-from statechannel.adapters.sqlite.log_reader import LogReader, Question
-from statechannel.adapters.sqlite.log_tail import Tail
-from statechannel.adapters.sqlite.log_trim import raise_begin
-from statechannel.adapters.sqlite.log_writer import Append, LogWriter, OpenTopic, Write
-from statechannel.adapters.sqlite.topics import StoredTopic, check_topic, find_topic
+from statechannel.adapters.sqlite import log_tables
+from statechannel.adapters.sqlite.log_reader import LogReader, Question, Tail
+from statechannel.adapters.sqlite.log_tables import (
+    MAX_PAYLOAD_BYTES,
+    Keeping,
+    StoredTopic,
+    check_topic,
+    checked_size_bytes,
+    find_topic,
+)
+from statechannel.adapters.sqlite.log_writer import (
+    Append,
+    Claim,
+    Group,
+    LogWriter,
+    OpenTopic,
+    Write,
+    raise_begin,
+    raised,
+)
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch
 from statechannel.ports import LogEntry, Payload, TopicSpec
 
@@ -143,7 +155,7 @@ class SqliteLog:
 
     async def ends(self, topic: str) -> tuple[int, ...]:
         stored = self._topic(topic)
-        return await self._ask(lambda db: queries.ends(db, stored), "read the ends")
+        return await self._ask(lambda db: log_tables.ends(db, stored), "read the ends")
 
     def tail(self, topic: str, starts: Sequence[int]) -> AsyncGenerator[Sequence[LogEntry]]:
         return self._entries(topic, dict(enumerate(starts)), only_what_is_there=False)
@@ -155,11 +167,11 @@ class SqliteLog:
 
     async def begins(self, topic: str) -> tuple[int, ...]:
         stored = self._topic(topic)
-        return await self._ask(lambda db: queries.begins(db, stored), "read the begins")
+        return await self._ask(lambda db: log_tables.begins(db, stored), "read the begins")
 
     async def offset_at(self, topic: str, partition: int, at_ms: int) -> int:
         partition_id = self._topic(topic).partition_id(partition)
-        return await self._ask(lambda db: queries.offset_at(db, partition_id, at_ms), "look up a time")
+        return await self._ask(lambda db: log_tables.offset_at(db, partition_id, at_ms), "look up a time")
 
     async def trim(self, topic: str, partition: int, before: int) -> None:
         """As `Log.trim`; the space is freed moments later. Raises TopicMismatch for a compacted topic."""
@@ -270,3 +282,59 @@ class SqliteLog:
             stuck = "check whether the disk hangs, or another process of this log is stopped"
             text = f"{self._path}: no answer within {timeout_s:g} s to {doing}; {stuck}"
             raise LogUnavailable(text) from None
+
+
+class SqliteExclusiveWriter:
+    """`ports.ExclusiveWriter`; has only its claim, and writes through the log that made it."""
+
+    def __init__(self, claim: Claim, commit: Callable[[Claim, str, int, Sequence[Payload]], Awaitable[None]]) -> None:
+        self._claim, self._commit = claim, commit
+        self._closed = False
+
+    async def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        if self._closed:
+            raise LogUnavailable(f"this writer of {self._claim.writer_id!r} is closed: ask the log for a new one")
+        await self._commit(self._claim, topic, partition, payloads)
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+class Intake:
+    """A bound on the bytes under way. An append larger than the bound enters alone."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._under_way_bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    async def enter(self, size_bytes: int, timeout_s: float) -> None:
+        """Wait for room and take it. Raises TimeoutError; then nothing is taken."""
+        if not self._waiting and self._fits(size_bytes):
+            self._under_way_bytes += size_bytes
+            return
+        place = (asyncio.get_running_loop().create_future(), size_bytes)
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(place[0])
+        except BaseException:
+            if place[0].done():
+                self._under_way_bytes -= size_bytes
+            else:
+                self._waiting.remove(place)
+            self._admit()
+            raise
+
+    def leave(self, size_bytes: int) -> None:
+        self._under_way_bytes -= size_bytes
+        self._admit()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._under_way_bytes == 0 or self._under_way_bytes + size_bytes <= self._limit_bytes
+
+    def _admit(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            admitted, size_bytes = self._waiting.popleft()
+            self._under_way_bytes += size_bytes
+            admitted.set_result(None)

@@ -16,8 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from statechannel.adapters.sqlite.file import APPLICATION_ID, FORMAT_VERSION, FileUnavailable, ForeignFile, translated
-from statechannel.adapters.sqlite.log_queries import begins, chunks_between
-from statechannel.adapters.sqlite.topics import OFFSET_BITS, StoredTopic, find_topic
+from statechannel.adapters.sqlite.log_tables import OFFSET_BITS, StoredTopic, begins, chunks_between, find_topic
 
 _BUSY_S = 5.0
 

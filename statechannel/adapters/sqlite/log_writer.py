@@ -2,8 +2,16 @@
 
 Every other write (a new topic, a trim, an exclusive writer's group) is a transaction of its own, in the order of the
 calls. A client has two of these threads: one appends, the other does long work (groups of tens of MB, sweeps after
-trims), so that appends wait only for the file's lock. The format of the rows is in `log_inserts.py`,
-`log_exclusive.py` and `log_trim.py`.
+trims), so that appends wait only for the file's lock.
+
+A trim raises the begin of a partition in one step. Readers go by the begin alone, so it counts as soon as that row is
+committed. The rows below are *swept* afterwards, a few MB in each transaction, so that no append waits for a trim of
+gigabytes. After a crash the next process that opens the file continues the sweep. SQLite reuses the freed space before
+the file grows again.
+
+Each id of an exclusive writer has a number that a new writer raises and every commit checks. Both are write
+transactions of one file, and SQLite runs one at a time: an earlier writer's commits all come before the number is
+raised, and none after it.
 """
 
 from __future__ import annotations
@@ -15,24 +23,30 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
 import msgspec
 
-from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, translated
-from statechannel.adapters.sqlite.handing_back import post, settle
-from statechannel.adapters.sqlite.log_inserts import (
+from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, log_error, translated
+from statechannel.adapters.sqlite.log_tables import (
+    OFFSET_BITS,
+    SCHEMA,
+    Chunk,
     Keeping,
+    StoredTopic,
+    check_topic,
+    create_topic,
     drop_dead,
     encoded_chunks,
+    find_topic,
     insert_chunks,
     insert_keyed,
 )
-from statechannel.adapters.sqlite.log_trim import Sweeper
-from statechannel.adapters.sqlite.topics import SCHEMA, StoredTopic, check_topic, create_topic, find_topic
 from statechannel.adapters.sqlite.wakeup import Bell
-from statechannel.errors import LogError, LogUnavailable, TopicMismatch
+from statechannel.errors import LogError, LogUnavailable, TopicMismatch, WriterFenced
 from statechannel.ports import Payload, TopicSpec
+from statechannel.runtime.tasks import post, settle
 
 _GROUP_APPENDS = 4_096
 _GROUP_BYTES = 16 << 20
@@ -223,6 +237,124 @@ class LogWriter:
         post(self._loop, call, *arguments)
 
 
-def log_error(error: FileUnavailable | ForeignFile) -> LogError:
-    """The error as one of the port's."""
-    return TopicMismatch(str(error)) if isinstance(error, ForeignFile) else LogUnavailable(str(error))
+_STEP_BYTES = 4 << 20
+_STEP_CHUNKS = 2_000
+_STEP_WAIT_S = 1.0
+_RETRY_S = 0.5
+
+_RAISE_BEGIN = """
+    INSERT INTO begins (id, begin_offset) SELECT id, min(?, next_offset) FROM partitions WHERE id = ?
+    ON CONFLICT (id) DO UPDATE SET begin_offset = max(begin_offset, excluded.begin_offset)"""
+_EXTENT = "SELECT begin_offset, next_offset FROM begins JOIN partitions USING (id) WHERE id = ?"
+_CHUNK_WITH = "SELECT max(place) FROM chunks WHERE place >= ? AND place <= ?"
+_STEP_TO = """
+    SELECT max(place) FROM (
+        SELECT place, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) - size AS bytes_before FROM (
+            SELECT place, length(entries) AS size FROM chunks WHERE place >= ? AND place < ? ORDER BY place LIMIT ?))
+    WHERE bytes_before < ?"""
+
+
+def raise_begin(db: sqlite3.Connection, partition_id: int, before: int) -> None:
+    """The body of a trim's transaction: raise the begin to `before`, at most to the end."""
+    db.execute(_RAISE_BEGIN, (before, partition_id))
+
+
+class Sweeper:
+    """Removes rows below the begins, step by step, for the thread that owns `file`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._pending: list[int] | None = None
+        """Partitions that may have rows to sweep; None before the first look at what other processes left."""
+        self._not_before_s = 0.0
+
+    def add(self, partition_id: int) -> None:
+        if self._pending is not None and partition_id not in self._pending:
+            self._pending.append(partition_id)
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long the thread may be idle before the next step; None if there is nothing to sweep."""
+        return None if self._pending == [] else max(0.0, self._not_before_s - time.monotonic())
+
+    def step(self) -> None:
+        """One small transaction, if there is something to sweep; a failed step is tried again later."""
+        if self.wait_s != 0:
+            return
+        began_s = time.monotonic()
+        try:
+            if self._pending is None:
+                self._pending = [row[0] for row in self._file.db.execute("SELECT id FROM begins").fetchall()]
+            elif not self._sweep(self._pending[0]):
+                self._pending.pop(0)
+            ended_s = time.monotonic()
+            self._not_before_s = ended_s + (ended_s - began_s)  # leaves half of the time to other writers
+        except (sqlite3.Error, FileUnavailable, ForeignFile):
+            self._not_before_s = time.monotonic() + _RETRY_S
+
+    def _sweep(self, partition_id: int) -> bool:
+        """Remove the next rows; whether there were any."""
+        to = self._step_to(partition_id)
+        if to is None:
+            return False
+        with self._file.transaction(time.monotonic() + _STEP_WAIT_S, durable=False) as db:
+            db.execute("DELETE FROM chunks WHERE place >= ? AND place <= ?", (partition_id << OFFSET_BITS, to))
+        return True
+
+    def _step_to(self, partition_id: int) -> int | None:
+        """The last place that the next step removes, None if nothing is left."""
+        db, base = self._file.db, partition_id << OFFSET_BITS
+        begin, end = db.execute(_EXTENT, (partition_id,)).fetchall()[0]
+        kept = base + end
+        if begin < end:  # the chunk with the entry at `begin` stays whole
+            kept = db.execute(_CHUNK_WITH, (base, base + begin)).fetchall()[0][0] or base
+        return db.execute(_STEP_TO, (base, kept, _STEP_CHUNKS, _STEP_BYTES)).fetchall()[0][0]
+
+
+_RAISE = """
+    INSERT INTO writers (id, number) VALUES (?, 1)
+    ON CONFLICT (id) DO UPDATE SET number = number + 1 RETURNING number"""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The number under which a client became the writer of an id."""
+
+    writer_id: str
+    number: int
+
+    def check(self, db: Connection) -> None:
+        """Check the number, in the transaction that writes. Raises WriterFenced."""
+        rows = db.execute("SELECT number FROM writers WHERE id = ?", (self.writer_id,)).fetchall()
+        if rows != [(self.number,)]:
+            raise WriterFenced(
+                f"somebody else became the exclusive writer of {self.writer_id!r}; nothing was written: stop writing"
+            )
+
+
+def raised(db: Connection, writer_id: str) -> Claim:
+    """Fence the previous writer of this id; the body of a write transaction."""
+    return Claim(writer_id, db.execute(_RAISE, (writer_id,)).fetchall()[0][0])
+
+
+class Group:
+    """The payloads of one commit. Both steps run in the writing thread; only `write` keeps other writers waiting."""
+
+    def __init__(self, claim: Claim, partition_id: int, payloads: Sequence[Payload], keeping: Keeping | None) -> None:
+        """`keeping` is None for a plain topic."""
+        self._claim, self._partition_id, self._payloads = claim, partition_id, payloads
+        self._keeping = keeping
+        self._chunks: Sequence[Chunk] = ()
+
+    def prepare(self) -> None:
+        if self._keeping is None:
+            self._chunks = encoded_chunks(self._payloads)
+
+    def write(self, db: Connection) -> None:
+        """The body of a write transaction. Raises WriterFenced."""
+        self._claim.check(db)
+        now_ms = time.time_ns() // 1_000_000
+        if self._keeping is not None:
+            insert_keyed(db, self._partition_id, self._payloads, now_ms, self._keeping)
+            drop_dead(db, now_ms)
+        else:
+            insert_chunks(db, self._partition_id, self._chunks, now_ms)

@@ -16,7 +16,7 @@ from kazoo.protocol.states import WatchedEvent
 
 from statechannel.adapters.zookeeper.session import Session, Watch, post
 from statechannel.ports import WatchCounts
-from statechannel.runtime.racing import all_or_first_failure
+from statechannel.runtime.tasks import all_or_first_failure
 
 T = TypeVar("T")
 

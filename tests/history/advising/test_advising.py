@@ -18,8 +18,15 @@ from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Ranked, ReplayResult, WindowRow, parsed
 from loadmanager.history.replay.fidelity import compared
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
-from loadmanager.leader.plans.advice import Advice, ChangeSettings, Measure, SettingChange, check_seal
-from loadmanager.leader.plans.bounds import check, check_steps
+from loadmanager.leader.plans.advice import (
+    Advice,
+    ChangeSettings,
+    Measure,
+    SettingChange,
+    check,
+    check_seal,
+    check_steps,
+)
 from loadmanager.settings import Settings
 
 BASE = Settings.model_construct(None)

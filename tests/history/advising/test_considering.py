@@ -15,8 +15,7 @@ from loadmanager.history.advising import Options, consider, from_bundles, from_f
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses.analysis import Options as Analysing
 from loadmanager.history.lake import Lake, Window
-from loadmanager.leader.plans.advice import Advice, CutBundles, Measure, MoveBundles
-from loadmanager.leader.plans.bounds import check
+from loadmanager.leader.plans.advice import Advice, CutBundles, Measure, MoveBundles, check
 from loadmanager.settings import Settings
 from tests.history.analyses.making import tables as made
 

@@ -20,7 +20,7 @@ from statechannel.law import codec
 from statechannel.law.partition import PartitionState
 from statechannel.law.record import Record
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.history.folding.tasks import Entry, Table
 from tests.statechannel.auditor import History
 from tests.statechannel.conftest import Ledger

@@ -17,7 +17,7 @@ from statechannel.law.partition import PartitionState
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.history.folding.tasks import Entry, Table, of_format
 
 from .tasks import audited, honest, recorded, states_of

@@ -9,11 +9,11 @@ import pytest
 
 from loadmanager.history.audit import Invariant
 from statechannel.errors import InvariantError
-from statechannel.law import codec, log_records, reshaping, table, transitions
+from statechannel.law import codec, table, transitions
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.history.folding.tasks import Entry
 from tests.statechannel.mutation import mutate, reguard
 
@@ -24,29 +24,29 @@ TABLE_OF = table.OwnershipTable
 
 MUTANTS = {
     "no revision check": (Invariant.SEEN, (TABLE_OF, "_judge_one", "subject.seen != entry.revision", "False")),
-    "a late create": (Invariant.SEEN, (reshaping, "_create_namespace", "record.seen_namespace != ", "None is ")),
+    "a late create": (Invariant.SEEN, (table, "_create_namespace", "record.seen_namespace != ", "None is ")),
     "no epoch check": (
         Invariant.EPOCH,
         (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or record.actor != lead.leader", "False"),
     ),
-    "an epoch taken twice": (Invariant.EPOCH, (log_records, "take_lead", "record.epoch <=", "record.epoch <")),
+    "an epoch taken twice": (Invariant.EPOCH, (table, "take_lead", "record.epoch <=", "record.epoch <")),
     "anybody may": (Invariant.AUTHOR, (table, "find_row", "if not row.by.isdisjoint(who)", "")),
-    "anybody may reshape": (Invariant.AUTHOR, (reshaping, "_is_barred", "return row", "return False and row")),
+    "anybody may reshape": (Invariant.AUTHOR, (table, "_is_barred", "return row", "return False and row")),
     "anybody may close a log": (
         Invariant.AUTHOR,
-        (log_records, "retire", "record.role is not Role.ADMIN", "False"),
+        (table, "retire", "record.role is not Role.ADMIN", "False"),
     ),
     "a leader of another root": (
         Invariant.AUTHOR,
-        (log_records, "take_lead", "record.root != agreement.root", "False"),
+        (table, "take_lead", "record.root != agreement.root", "False"),
     ),
     "anybody may replace what is agreed on": (
         Invariant.AUTHOR,
-        (log_records, "amend", "record.role is not Role.ADMIN", "False"),
+        (table, "amend", "record.role is not Role.ADMIN", "False"),
     ),
     "what is agreed on is replaced without warning": (
         Invariant.PLACE,
-        (log_records, "agree", "following is None and", "False and"),
+        (table, "agree", "following is None and", "False and"),
     ),
     "anything counts while it is replaced": (
         Invariant.PLACE,
@@ -55,7 +55,7 @@ MUTANTS = {
     "a closed log goes on": (Invariant.PLACE, (TABLE_OF, "replay", "part.retired is not None", "False")),
     "any partition will do": (
         Invariant.PLACE,
-        (reshaping, "judge", "table.partition_of(name) != partition", "False"),
+        (table, "judge_reshaping", "table.partition_of(name) != partition", "False"),
     ),
     "the holder by name": (
         Invariant.OWNER,
@@ -63,14 +63,14 @@ MUTANTS = {
     ),
     "a delete under the holder": (
         Invariant.OWNER,
-        (reshaping, "_delete_namespace", "table.is_held(name)", "False"),
+        (table, "_delete_namespace", "table.is_held(name)", "False"),
     ),
     "the target is forgotten": (Invariant.OWNER, (table, "step", "target = entry.target", "target = None")),
-    "reshaped on its way": (Invariant.OWNER, (reshaping, "_present", "entry.state not in row.states", "False")),
+    "reshaped on its way": (Invariant.OWNER, (table, "_present", "entry.state not in row.states", "False")),
     "no new token": (Invariant.TOKEN, (table, "step", "offset if row.fences else entry.token", "entry.token")),
     "children with their parent's token": (
         Invariant.TOKEN,
-        (reshaping, "_born", "token=offset", "token=parent.token if parent else offset"),
+        (table, "_born", "token=offset", "token=parent.token if parent else offset"),
     ),
     "somewhere else than it says": (Invariant.OWNER, (table, "step", "holder = record.to", "holder = record.actor")),
     "aimed somewhere else": (Invariant.OWNER, (table, "step", "target = record.to", "target = record.actor")),
@@ -87,29 +87,29 @@ MUTANTS = {
         Invariant.HAND_OFF,
         (table, "step", "hand_off=subject.hand_off if then is _HOLD_TARGET else None", "hand_off=None"),
     ),
-    "anybody may lead": (Invariant.AUTHOR, (log_records, "take_lead", "record.role is not Role.LEADER or ", "")),
+    "anybody may lead": (Invariant.AUTHOR, (table, "take_lead", "record.role is not Role.LEADER or ", "")),
     "a late delete": (
         Invariant.SEEN,
-        (reshaping, "_delete_namespace", "record.seen_namespace != known.revision", "False"),
+        (table, "_delete_namespace", "record.seen_namespace != known.revision", "False"),
     ),
     "a delete that saw less": (
         Invariant.SEEN,
-        (reshaping, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False"),
+        (table, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False"),
     ),
     "cut where nobody said": (
         Invariant.TILING,
-        (reshaping, "_create_children", "tile(name, cuts)", "tile(name, (cuts[0], cuts[1], cuts[-1]))"),
+        (table, "_create_children", "tile(name, cuts)", "tile(name, (cuts[0], cuts[1], cuts[-1]))"),
     ),
-    "children in another state": (Invariant.ENTRY, (reshaping, "_born", "State.ASSIGNED", "State.SPLITTING")),
+    "children in another state": (Invariant.ENTRY, (table, "_born", "State.ASSIGNED", "State.SPLITTING")),
     "a token that goes back": (Invariant.ENTRY, (table, "step", "offset if row.fences else entry.token", "0")),
     "a revision that is none": (Invariant.ENTRY, (table, "step", "revision=offset", "revision=offset + 1")),
     "a merge over a hole": (
         Invariant.TILING,
-        (reshaping, "_merge", "left.bundle.hi != right.bundle.lo", "False"),
+        (table, "_merge", "left.bundle.hi != right.bundle.lo", "False"),
     ),
     "cuts outside the parent": (
         Invariant.LOG,
-        (reshaping, "_create_children", "any(a >= b for a, b in itertools.pairwise(cuts))", "False"),
+        (table, "_create_children", "any(a >= b for a, b in itertools.pairwise(cuts))", "False"),
     ),
 }
 

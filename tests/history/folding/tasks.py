@@ -16,7 +16,7 @@ from loadmanager.history.folding.states import Known, Position, unpacked
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.statechannel.auditor import History
 from tests.statechannel.conftest import Ledger
 

@@ -16,7 +16,7 @@ from loadmanager.history.folding.spreading import numbers_of, spread
 from loadmanager.history.folding.states import unpacked
 from loadmanager.history.schemas import CHANNEL, CHANNEL_STATE, QUARANTINE, RAW, TRANSITION
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.statechannel.snapshots import Topic, write
 
 from .tasks import Entry, history

@@ -21,7 +21,7 @@ from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
 from tests.statechannel.test_service import TOPIC, foreign
 

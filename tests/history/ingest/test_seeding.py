@@ -20,7 +20,7 @@ from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import LogEntry, Payload, TopicSpec
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 from tests.history.folding.tasks import Entry, history
 from tests.history.ingest import material
 from tests.history.ingest.dying import Crash, Fragile

@@ -17,8 +17,8 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action
 from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.verdict import Change
-from statechannel.runtime.loading import read_snapshots
-from statechannel.runtime.replica import Replica
+from statechannel.runtime.channel import Replica
+from statechannel.runtime.replay import read_snapshots
 from tests.integration.long_life.traps import CHANNEL
 from tests.integration.long_life.waiting import until
 

@@ -137,8 +137,7 @@ def install(traps: Traps) -> None:
 
 
 def _into_sqlite(traps: Traps) -> None:
-    from statechannel.adapters.sqlite.log_exclusive import Group
-    from statechannel.adapters.sqlite.log_trim import Sweeper
+    from statechannel.adapters.sqlite.log_writer import Group, Sweeper
 
     _after(Group, "write", lambda: traps.reach_lit(Point.SNAPSHOT_OPEN))
     _before(Sweeper, "_sweep", lambda: traps.reach_lit(Point.TRIM_UNSWEPT))

@@ -15,7 +15,7 @@ from loadmanager.model.policies.matching import matching_brokers, try_names
 from loadmanager.model.policies.pattern import Pattern, any_of
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
-from loadmanager.strategies.placement.model import Roster
+from loadmanager.strategies.placement.placement import Roster
 from loadmanager_api.presenting import bundles_after
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import even_boundaries, tile

@@ -11,9 +11,18 @@ from collections.abc import Iterable
 import pytest
 
 from loadmanager.cluster.membership import suspected_by
-from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
-from loadmanager.leader.duty import Duty, Place, Raise, Revoke
-from loadmanager.leader.memory import MUCH, Asked
+from loadmanager.leader.core import (
+    MUCH,
+    WORK_A_TURN,
+    Asked,
+    Duty,
+    LeaderCore,
+    LeaderSettings,
+    Place,
+    Raise,
+    Revoke,
+    View,
+)
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Key, even_boundaries, tile
@@ -24,8 +33,8 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 from statechannel.ports import LogEntry
-from statechannel.runtime.replica import TURN_BYTES, in_turns
-from statechannel.runtime.turnstile import Turnstile
+from statechannel.runtime.channel import TURN_BYTES, in_turns
+from statechannel.runtime.tasks import Turnstile
 from tests.loadmanager.small_world import Nodes, virtually
 
 BROKERS = [BrokerId(f"broker-{number:03d}:1", 1) for number in range(100)]
@@ -299,7 +308,7 @@ async def test_whoever_takes_milliseconds_passes_the_turnstile_of_the_replica(wo
     await a.ask(lambda: operations.unload_namespace("shop/orders"))
     await a.ask(look_up_all)
     await a.ask(lambda: a.node.drain(10.0))
-    passed = {"Replica.follow", "Leader._term", "Lookup._place_wanted", "_unload_once", "Drain._send_away"}
+    passed = {"Replica.follow", "Leader._term", "Lookup._place_wanted", "Operations._unload_once", "Drain._send_away"}
     assert passed <= steps.who
     assert b.node.channel.table.count_held_by(b.node.current.me) == 8
 

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.agreement import Agreeing
 from loadmanager.channel.migration.amending import Replaced, replace_agreement
 from loadmanager.channel.migration.migrating import Place
 from loadmanager.errors import Conflict
@@ -30,7 +30,7 @@ from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Identity, Log
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import QUICK, Nodes, Started, process, virtually
 
 TWO = QUICK.model_copy(update={"partitions": 2})

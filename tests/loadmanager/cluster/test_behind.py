@@ -14,7 +14,7 @@ from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World
 from statechannel.law.record import BrokerId
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import QUICK, membership_of, replica, virtually
 
 MANY = 400

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
-from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke
+from loadmanager.leader.core import (
+    WORK_A_TURN,
+    Cancel,
+    Duty,
+    Evacuate,
+    LeaderCore,
+    LeaderSettings,
+    Place,
+    Raise,
+    Revoke,
+    View,
+)
 from loadmanager.model.registration import Peer, Registration
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from loadmanager.leader.core import LeaderCore, LeaderSettings
-from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.duty import Cancel, Place, Raise, Revoke
+from loadmanager.leader.core import Cancel, LeaderCore, LeaderSettings, Place, Raise, Revoke
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.network import Faults
 from loadmanager.simulation.simulated_log import LOG_SERVER

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from loadmanager.leader.plans.model import Plan
+from loadmanager.leader.plans.plan import Plan
+from loadmanager.leader.rebalancing.actions import Subject, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
-from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
-from loadmanager.leader.rebalancing.round import Round
+from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision

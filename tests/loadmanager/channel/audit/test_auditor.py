@@ -10,14 +10,14 @@ from loadmanager.channel.audit.differences import difference, differing_bundle, 
 from loadmanager.channel.audit.digests import namespace_digests, partition_digests
 from loadmanager.channel.audit.invariants import Invariant
 from loadmanager.channel.audit.partition import SHOWN_AT_MOST, FirstFew
-from loadmanager.channel.history.revision import Revision
+from loadmanager.channel.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
-from statechannel.runtime.channel import Applied
+from statechannel.runtime.core import Applied
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 2)
 BUNDLES = tile("t/n", even_boundaries(4))

@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.history import watch
-from loadmanager.channel.history.recent import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, RecentChanges, Reloaded
-from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
-from loadmanager.channel.history.revision import Revision
-from loadmanager.channel.history.watch import Piece
-from loadmanager.channel.history.watching import Watching
+from loadmanager.channel import watch
+from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
+from loadmanager.channel.revision import Revision
+from loadmanager.channel.watch import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, Piece, RecentChanges, Reloaded, Watching
 from loadmanager.errors import Conflict, Gone, Invalid
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Subject
 from statechannel.law.verdict import Change, Ownership
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
 from tests.statechannel.test_replica import claimed, late, snapshot, trim
 

@@ -18,8 +18,8 @@ from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogUnav
 from statechannel.law.imported import is_unfinished
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.ports import Identity, Payload
-from statechannel.runtime.channel import ChannelCore
-from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.channel import Channel, ChannelSettings
+from statechannel.runtime.core import ChannelCore
 from tests.loadmanager.channel.migration.channels import (
     TERMS,
     Stores,

@@ -20,7 +20,7 @@ from statechannel.law.record import Action
 from statechannel.law.snapshot import INDEX_KEY, Index, chunk_key
 from statechannel.law.snapshot_columns import Chunk, sealed
 from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
-from statechannel.runtime.service import Channel
+from statechannel.runtime.channel import Channel
 from tests.loadmanager.channel.owner.watching import CHANNEL, SNAPSHOTS, Watch
 from tests.loadmanager.small_world import ADMIN, A, Hand, process, replica, virtually
 

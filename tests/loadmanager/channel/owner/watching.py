@@ -11,7 +11,7 @@ from collections import defaultdict
 from loadmanager.simulation.world import World
 from statechannel.law.snapshot import INDEX_KEY, SnapshotsReader
 from statechannel.ports import LogEntry, TopicSpec
-from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.core import ChannelCore
 
 CHANNEL, SNAPSHOTS = "bundle-state", "bundle-state-snapshots"
 

@@ -9,8 +9,8 @@ from loadmanager.consumers.backlog.filtering import FilteredBacklog, Record
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, Unavailable
-from loadmanager.model.run_blocking import at_once
 from statechannel.errors import LogUnavailable
+from statechannel.runtime.tasks import at_once
 from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
 
 

@@ -8,8 +8,8 @@ from loadmanager.consumers.backlog.figures import Figure
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import MOST_READS, BacklogReader
 from loadmanager.errors import Invalid, NotFound, Unavailable
-from loadmanager.model.run_blocking import at_once
 from statechannel.errors import LogUnavailable
+from statechannel.runtime.tasks import at_once
 from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
 from tests.loadmanager.consumers.backlog.queues import NOW_MS
 

@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.advice.appliers.settings import SettingsApplier
-from loadmanager.leader.advice.following import Following
-from loadmanager.leader.advice.measured_rounds import Rounds
-from loadmanager.leader.advice.publishing import publish
+from loadmanager.leader.advice.changes import SettingsApplier
+from loadmanager.leader.advice.core import Sample
+from loadmanager.leader.advice.follower import Following, Rounds
 from loadmanager.leader.plans.advice import (
     Advice,
     Change,
@@ -30,11 +29,10 @@ from loadmanager.leader.plans.advice import (
     SettingChange,
     sealed,
 )
-from loadmanager.leader.plans.effect import Sample
-from loadmanager.leader.plans.model import Plan, PlanState
-from loadmanager.leader.plans.store import PlanStore
+from loadmanager.leader.plans.plan import Plan, PlanState
+from loadmanager.leader.plans.store import PlanStore, publish
 from loadmanager.leader.plans.table import OVER, By, PlanAction
-from loadmanager.leader.rebalancing.round import Counts
+from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.adapters.sqlite.log import SqliteLog

@@ -10,13 +10,11 @@ import msgspec
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.advice.appliers.contract import Done, Waits
-from loadmanager.leader.advice.appliers.settings import SettingsApplier
-from loadmanager.leader.advice.judging import turn
-from loadmanager.leader.advice.publishing import OPEN_AT_MOST
+from loadmanager.leader.advice.changes import Done, SettingsApplier, Waits
+from loadmanager.leader.advice.core import Sample, turn
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, MoveBundles, PreMove, Ruler, SettingChange, sealed
-from loadmanager.leader.plans.effect import Sample
-from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.store import OPEN_AT_MOST
 from loadmanager.leader.plans.table import PlanAction
 from tests.loadmanager.leader.advice.advice_world import (
     HOUR_MS,

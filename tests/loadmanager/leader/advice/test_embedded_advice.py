@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from loadmanager import Broker
-from loadmanager.leader.advice.publishing import publish
 from loadmanager.leader.plans.advice import (
     Advice,
     Change,
@@ -25,7 +24,8 @@ from loadmanager.leader.plans.advice import (
     SettingChange,
     sealed,
 )
-from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanState
+from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import By, PlanAction
 from loadmanager.model.host import BundleLoad
 from loadmanager.testing import EmbeddedCluster, embedded_cluster

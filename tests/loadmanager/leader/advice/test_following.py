@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.advice import Advice, Expected, Measure
-from loadmanager.leader.plans.model import PlanState
+from loadmanager.leader.plans.plan import PlanState
 from loadmanager.leader.plans.table import PlanAction
 from tests.loadmanager.leader.advice.advice_world import (
     HOUR_MS,

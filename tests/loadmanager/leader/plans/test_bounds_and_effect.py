@@ -11,18 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.errors import Invalid
-from loadmanager.leader.advice.measured_rounds import ruler_of
+from loadmanager.leader.advice.core import LEAST, Sample, effect, period, told
+from loadmanager.leader.advice.follower import ruler_of
 from loadmanager.leader.plans.advice import (
+    FROM_ZERO,
+    NAMES,
+    NUMBERS,
     Advice,
     ChangeSettings,
     Expected,
     Measure,
     SettingChange,
     check_seal,
+    check_steps,
     sealed,
+    step_towards,
 )
-from loadmanager.leader.plans.bounds import FROM_ZERO, NAMES, NUMBERS, check_steps, step_towards
-from loadmanager.leader.plans.effect import LEAST, Sample, effect, period, told
 from loadmanager.settings import Settings, descriptions
 from tests.loadmanager.leader.advice.advice_world import advice, tolerance
 

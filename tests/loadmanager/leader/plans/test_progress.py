@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState, Step
-from loadmanager.leader.plans.progress import look_again, progress
+from loadmanager.leader.plans.plan import (
+    MoveStatus,
+    PieceOutcome,
+    Plan,
+    PlanKind,
+    PlannedMove,
+    PlanState,
+    Step,
+    look_again,
+    progress,
+)
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable

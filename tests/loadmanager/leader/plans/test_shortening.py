@@ -7,7 +7,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.leader.plans.advice import MoveBundles, PreMove
-from loadmanager.leader.plans.model import (
+from loadmanager.leader.plans.plan import (
     MOVES_A_PLAN,
     Figures,
     MoveStatus,
@@ -18,7 +18,7 @@ from loadmanager.leader.plans.model import (
     PlanState,
     Step,
 )
-from loadmanager.leader.plans.shortening import Shortened
+from loadmanager.leader.plans.store import Shortened
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from tests.loadmanager.leader.advice.advice_world import advice

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import (
+from loadmanager.leader.plans.plan import (
     PROPOSAL_LIFE_MS,
     MoveStatus,
     PieceOutcome,

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from loadmanager.cluster.fitness import Fitness
-from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.moves import MoveStarter
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
@@ -61,8 +61,8 @@ class Cluster:
     async def begin(
         self, *moves: Move, seen: dict[Bundle, int] | None = None, decided_under: int | None = None
     ) -> dict[int, str]:
-        beginning = Beginning(cast("Deciding", self), cast("DutyExecutor", self))
-        outcomes = await beginning.begin(moves, "1.7", seen, decided_under)
+        starter = MoveStarter(cast("Deciding", self), cast("DutyExecutor", self))
+        outcomes = await starter.begin(moves, "1.7", seen, decided_under)
         self.details = {bundle.lo: outcome.detail for bundle, outcome in outcomes.items()}
         return {bundle.lo: outcome.outcome for bundle, outcome in outcomes.items()}
 

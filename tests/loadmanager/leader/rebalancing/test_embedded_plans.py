@@ -9,17 +9,17 @@ import pytest
 from loadmanager import Broker
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.plan import Plan, PlanState
 from loadmanager.leader.plans.table import PlanAction
-from loadmanager.leader.rebalancing.operating import Operating, Unload
+from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 from tests.loadmanager.embedded import PATIENT
 
 BY_HAND: dict[str, Any] = {"balancing": False, "moves_in_flight_per_broker": 1}
 
 
-def operating(node: Node) -> Operating:
-    return Operating(node.current.rebalancer)
+def operating(node: Node) -> OperatorActions:
+    return OperatorActions(node.current.rebalancer)
 
 
 async def unload(at: Broker, what: Unload, *, review: bool = False) -> Plan:

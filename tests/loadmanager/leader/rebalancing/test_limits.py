@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.leader.rebalancing.limits import PAUSES, Allowed, Limits, Rule, UnderWay, allow, paused_by
+from loadmanager.leader.rebalancing.limits import PAUSES, Admission, Limits, Rule, UnderWay, allow, paused_by
 from loadmanager.model.policies.model import BrokerPolicy, ClusterPolicy, NamespacePolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
@@ -31,7 +31,7 @@ def entry(
     return Ownership(Bundle("t/n", 0, 1), state, holder, target, 5, 5, action, B)
 
 
-def ids(allowed: Allowed) -> list[int]:
+def ids(allowed: Admission) -> list[int]:
     return [each.bundle.lo for each in allowed.moves]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.plans.model import (
+from loadmanager.leader.plans.plan import (
     EXPLAINED_MOVES_A_PLAN,
     MOVES_A_PLAN,
     MoveStatus,

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.leader.duties import DutyExecutor
-from loadmanager.leader.plans.model import MoveStatus, Plan, PlanKind, PlanState
+from loadmanager.leader.plans.plan import MoveStatus, Plan, PlanKind, PlanState
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing import rounds
+from loadmanager.leader.rebalancing.actions import OperatorActions, Subject, Unload, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
-from loadmanager.leader.rebalancing.operating import Operating, Unload
-from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
-from loadmanager.leader.rebalancing.running import ATTEMPTS
+from loadmanager.leader.rebalancing.plan_runner import ATTEMPTS
+from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision, Move
@@ -57,7 +56,7 @@ class Stage:
 
     async def at(self, broker: Started, work: Any) -> Any:
         """Something that an operator does at a broker."""
-        return await broker.ask(lambda: work(Operating(broker.node.current.rebalancer)))
+        return await broker.ask(lambda: work(OperatorActions(broker.node.current.rebalancer)))
 
     def plan(self, plan_id: str) -> Plan:
         return self.follower.node.plans.get(plan_id)
@@ -228,8 +227,8 @@ async def test_of_two_who_decide_at_the_same_moment_one_is_told_that_the_other_d
     plan = await proposed(world, on)
     a, b = on.brokers
     tries = [
-        a.ask(lambda: Operating(a.node.current.rebalancer).act(plan.id, P.APPROVE, "ann", "")),
-        b.ask(lambda: Operating(b.node.current.rebalancer).act(plan.id, P.REJECT, "bob", "")),
+        a.ask(lambda: OperatorActions(a.node.current.rebalancer).act(plan.id, P.APPROVE, "ann", "")),
+        b.ask(lambda: OperatorActions(b.node.current.rebalancer).act(plan.id, P.REJECT, "bob", "")),
     ]
     results = await asyncio.gather(*tries, return_exceptions=True)
     [won] = [result for result in results if isinstance(result, Plan)]

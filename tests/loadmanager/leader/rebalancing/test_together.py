@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
+from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import Rule
+from loadmanager.leader.rebalancing.plan_runner import whole_groups
 from loadmanager.leader.rebalancing.planning import as_move
-from loadmanager.leader.rebalancing.together import whole_groups
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
@@ -28,10 +28,11 @@ def look(other: MoveStatus, *, ready: tuple[int, ...] = (0, 1, 3)) -> tuple[list
     """What begins, is refused and waits, when the third move (of the second's group) has become `other`."""
     outcomes = [PieceOutcome(MoveStatus.WAITING)] * len(PLAN.moves)
     outcomes[2] = PieceOutcome(other, "because")
-    moves, apart = whole_groups(PLAN, Facts(tuple(outcomes), 0), [as_move(PLAN, PLAN.moves[place]) for place in ready])
-    assert all("t/n/0x00000002_0x00000003" in why for why in apart.refused.values())
-    assert {each.rule for each in apart.held} <= {Rule.GROUP}
-    return [m.bundle.lo for m in moves], [b.lo for b in apart.refused], [h.move.bundle.lo for h in apart.held]
+    ready_moves = [as_move(PLAN, PLAN.moves[place]) for place in ready]
+    moves, refused, held = whole_groups(PLAN, Facts(tuple(outcomes), 0), ready_moves)
+    assert all("t/n/0x00000002_0x00000003" in why for why in refused.values())
+    assert {each.rule for each in held} <= {Rule.GROUP}
+    return [m.bundle.lo for m in moves], [b.lo for b in refused], [h.move.bundle.lo for h in held]
 
 
 @pytest.mark.parametrize("became", [MoveStatus.SKIPPED, MoveStatus.FAILED])

@@ -13,12 +13,12 @@ import pytest
 
 from loadmanager.leader.rebalancing import asking
 from loadmanager.leader.rebalancing.asking import Asking, StrategyFailed
-from loadmanager.leader.rebalancing.vetting import RULE, vetted
-from loadmanager.model.run_blocking import at_once
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Certificate, Decision, Move
+from loadmanager.strategies.rebalancing.strategy import RULE, vetted
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
+from statechannel.runtime.tasks import at_once
 from tests.loadmanager.strategies.rebalancing.cluster_models import model
 
 MODEL = model({"a": 0.9, "b": 0.1, "c": 0.1}, {"a": [0.3, 0.2, 0.1], "b": [0.1]})

@@ -17,8 +17,8 @@ from loadmanager.model.policies.model import (
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.simulation.world import World
-from loadmanager.strategies.placement.model import Candidate
 from loadmanager.strategies.placement.permitting import Permitting, holdings_of, laid_down
+from loadmanager.strategies.placement.placement import Candidate
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually

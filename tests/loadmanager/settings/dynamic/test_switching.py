@@ -11,12 +11,12 @@ import pytest
 
 from loadmanager import Broker, Bundle
 from loadmanager.errors import Invalid, LoadManagerError
-from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.balancing import PLACEMENT_CLASSES, STRATEGY_CLASSES
-from loadmanager.strategies.placement.ranking import rendezvous
-from loadmanager.strategies.placement.switched import SwitchedPlacement
+from loadmanager.strategies.placement.registry import SwitchedPlacement
+from loadmanager.strategies.placement.rendezvous import rendezvous
 from statechannel.law.record import BrokerId as Member
 from tests.loadmanager.embedded import Host, bundles_of, cluster, embedded, until
 

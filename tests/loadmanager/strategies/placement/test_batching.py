@@ -11,13 +11,11 @@ from hypothesis import given as property_test
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from loadmanager.strategies.placement.batching import OneByOne, begin
-from loadmanager.strategies.placement.least_loaded import LeastLoaded
-from loadmanager.strategies.placement.least_loaded_batch import LeastLoadedBatch
-from loadmanager.strategies.placement.model import Candidate, Given, Placed
-from loadmanager.strategies.placement.power_of_two import PowerOfTwo
-from loadmanager.strategies.placement.ranking import ranks, rendezvous, seeds
+from loadmanager.strategies.placement.baselines import PowerOfTwo
+from loadmanager.strategies.placement.least_loaded import LeastLoaded, LeastLoadedBatch
+from loadmanager.strategies.placement.placement import Candidate, Given, OneByOne, Placed, begin
 from loadmanager.strategies.placement.registry import PLACEMENTS
+from loadmanager.strategies.placement.rendezvous import ranks, rendezvous, seeds
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import BrokerId
 
@@ -121,7 +119,7 @@ def test_ranks_in_columns_are_those_of_single_questions(bundles, names) -> None:
 def test_large_batch_is_even_and_reads_a_usage_only_after_it_changed(monkeypatch) -> None:
     """Counted, not timed: 1,024 bundles for 100 brokers."""
     asked = 0
-    from loadmanager.strategies.placement import least_loaded_batch as module
+    from loadmanager.strategies.placement import least_loaded as module
 
     estimate = module.estimate
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load.usage import usage
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
-from loadmanager.strategies.placement.model import Candidate, candidates, declined_by
+from loadmanager.strategies.placement.placement import Candidate, Roster, declined_by
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
@@ -68,7 +69,7 @@ def test_what_is_on_its_way_counts_for_where_it_goes(history: History) -> None:
     history.step(LEADER, Action.TRANSFER, BUNDLES[1], role=Role.LEADER, epoch=1, to=B)
     history.step(B, Action.READY, BUNDLES[1])
     history.step(LEADER, Action.UNLOAD, BUNDLES[2], role=Role.LEADER, epoch=1)
-    found = candidates([Peer(A, Registration()), Peer(B, Registration())], {}, history.table)
+    found = Roster().candidates([Peer(A, Registration()), Peer(B, Registration())], {}, history.table, usage)
     assert found == (Candidate(A, bundles=1), Candidate(B, bundles=2))
 
 
@@ -79,7 +80,7 @@ def test_load_limits_and_draining_come_from_load_view_and_registration(history: 
         B.name: BrokerLoadData(B, 0, cpu_percent=9),
     }
     peers = [Peer(A, Registration(capacity={"bundles": 10})), Peer(B, Registration(draining=True))]
-    assert candidates(peers, loads, history.table) == (
+    assert Roster().candidates(peers, loads, history.table, usage) == (
         Candidate(A, bundles=1, usage=0.4, reported_bundles=7, max_bundles=10),
         Candidate(B, usage=0.09, traffic=False, draining=True),
     )
@@ -87,7 +88,7 @@ def test_load_limits_and_draining_come_from_load_view_and_registration(history: 
 
 def test_load_data_of_an_earlier_start_do_not_count(history: History) -> None:
     loads = {A.name: BrokerLoadData(BrokerId(A.name, A.incarnation - 1), 0, cpu_percent=99, bundles=50)}
-    assert candidates([Peer(A, Registration())], loads, history.table) == (Candidate(A),)
+    assert Roster().candidates([Peer(A, Registration())], loads, history.table, usage) == (Candidate(A),)
 
 
 def test_a_bundle_that_was_declined_names_who_did(history: History) -> None:

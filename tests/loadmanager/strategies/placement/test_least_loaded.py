@@ -11,13 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from loadmanager.strategies.placement.least_loaded import LeastLoaded, rendezvous
-from loadmanager.strategies.placement.model import NOTHING_GIVEN, Candidate, Given, NoPlace, Placed
+from loadmanager.strategies.placement.placement import Candidate, Given, NoPlace, Placed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 
 PLACEMENT = LeastLoaded()
 BUNDLES = tile("public/default", even_boundaries(1024))
 A, B, C = (BrokerId(f"{name}:6650", 1) for name in "abc")
+NOTHING_GIVEN = Given()
 
 
 def choose(bundle: Bundle, candidates: Sequence[Candidate], given: Given = NOTHING_GIVEN) -> BrokerId:
@@ -61,7 +62,7 @@ def test_who_declined_is_asked_again_only_if_there_is_nobody_else() -> None:
     answer = PLACEMENT.choose(BUNDLES[0], [a], Given(declined_by=A))
     assert isinstance(answer, Placed)
     assert answer.broker == A
-    assert "nobody else" in answer.reason
+    assert "no other broker" in answer.reason
 
 
 def test_who_had_it_before_gets_it_back_unless_it_is_busier_than_others() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from loadmanager.settings import Settings
-from loadmanager.strategies.placement.least_resource_usage import LeastResourceUsage
-from loadmanager.strategies.placement.model import Candidate, Given, Placed
+from loadmanager.strategies.placement.baselines import LeastResourceUsage
+from loadmanager.strategies.placement.placement import Candidate, Given, Placed
 from loadmanager.strategies.rebalancing.pulsar.averages import Average, Averages, folded
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BYTES_OUT, MEMORY, Host, broker, model

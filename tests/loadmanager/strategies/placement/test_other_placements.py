@@ -9,12 +9,10 @@ from hypothesis import given as property_test
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from loadmanager.strategies.placement.by_rank import Rendezvous
-from loadmanager.strategies.placement.least_resource_usage import LeastResourceUsage
-from loadmanager.strategies.placement.model import NOTHING_GIVEN, Candidate, Given, NoPlace, Placed
-from loadmanager.strategies.placement.placement import Placement
-from loadmanager.strategies.placement.power_of_two import PowerOfTwo
+from loadmanager.strategies.placement.baselines import LeastResourceUsage, PowerOfTwo
+from loadmanager.strategies.placement.placement import Candidate, Given, NoPlace, Placed, Placement
 from loadmanager.strategies.placement.registry import PLACEMENTS
+from loadmanager.strategies.placement.rendezvous import Rendezvous
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.placement.test_least_loaded import candidate_lists
@@ -22,6 +20,7 @@ from tests.loadmanager.strategies.placement.test_least_loaded import candidate_l
 BUNDLES = tile("public/default", even_boundaries(1024))
 MANY = [BrokerId(f"broker-{number}:6650", 1) for number in range(8)]
 NAMES = ("least-resource-usage", "power-of-two", "rendezvous")
+NOTHING_GIVEN = Given()
 
 
 def choose(placement: Placement, bundle: Bundle, candidates: list[Candidate], given: Given = NOTHING_GIVEN) -> BrokerId:

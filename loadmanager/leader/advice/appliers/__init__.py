@@ -1,1 +1,0 @@
-"""Apply and undo the changes of plans: one module for each kind of change, one contract (`contract.py`)."""
