@@ -40,6 +40,8 @@ VALUES: dict[str, Any] = {
     },
     "autoscaling": {"enabled": True, "bundles": MILLION},
     "history": {"enabled": True, "claim": "1000", "conf": {"spark.a": MILLION, "spark.b": True}, "secret": "7"},
+    "resources": {"limits": {"memory": 1_073_741_824}},
+    "gateway": {"enabled": True, "parentRefs": [{"name": "public", "port": MILLION}]},
     "containers": [{"name": "more", "image": "more:1", "env": [{"name": "y", "value": MILLION}]}],
     "test": {"tokenSecret": "1", "caSecret": "2"},
     "tls": {"certManager": {"enabled": False}, "secret": "3", "clientCaSecret": "4"},
@@ -98,6 +100,8 @@ def test_other_numbers_arrive_as_they_are(manifests: list[dict[str, Any]]):
     ingest = of_kind(manifests, "Deployment", "ingest")["spec"]["template"]["spec"]["containers"][0]["args"]
     assert {"--conf=spark.a=1000000", "--conf=spark.b=true"} <= set(ingest)
     assert broker_of(manifests)["image"].endswith(":1000000")
+    assert broker_of(manifests)["resources"]["limits"]["memory"] == 1_073_741_824
+    assert of_kind(manifests, "HTTPRoute")["spec"]["parentRefs"][0]["port"] == MILLION
 
 
 def test_topics_are_numbered_as_they_are(tmp_path: Path):
