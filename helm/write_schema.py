@@ -24,10 +24,14 @@ TEXT = {"type": "string"}
 YES_NO = {"type": "boolean"}
 MAP = {"type": "object"}
 LIST = {"type": "array"}
+SCALAR = {"type": ["string", "number", "boolean", "null"]}
+TEXTS = {"type": "object", "additionalProperties": SCALAR}
+"""Labels, annotations and the like: texts in the end, however they are written."""
 SECONDS = {"type": "integer", "minimum": 1, "maximum": 3_600}
 PORT = {"type": "integer", "minimum": 1, "maximum": 65_535}
 PULL = {"enum": ["Always", "IfNotPresent", "Never"]}
 SPREAD = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
+LABEL = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", "maxLength": 63}
 NAME = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", "maxLength": 253}
 CRON = {"type": "string", "pattern": r"^(@\w+|\S+ \S+ \S+ \S+ \S+)$"}
 SIZE = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([kMGTP]i?)?$"}
@@ -78,8 +82,12 @@ def settings() -> dict[str, Any]:
 
 def schema() -> dict[str, Any]:
     """All values."""
-    port = {**thing(name={**NAME, "maxLength": 15, "minLength": 1}, port=PORT), "required": ["name", "port"]}
-    container = {"type": "object", "required": ["name", "image"], "properties": {"name": NAME, "image": TEXT}}
+    port_name = {"type": "string", "pattern": "^([0-9]-?)*[a-z](-?[a-z0-9])*$", "maxLength": 15}
+    port = {**thing(name=port_name, port=PORT), "required": ["name", "port"]}
+    container = {"type": "object", "required": ["name", "image"], "properties": {"name": LABEL, "image": TEXT}}
+    variable = {"type": "object", "required": ["name"], "properties": {"name": TEXT, "value": SCALAR}}
+    objects = {"type": "array", "items": MAP}
+    kafka_names = items({"type": "string", "minLength": 1})
     resources = thing(requests=MAP, limits=MAP, claims=LIST)
     kafka_or_zookeeper = thing(image={"type": "string", "minLength": 1}, storage=SIZE)
     whole_schema = thing(
@@ -91,7 +99,7 @@ def schema() -> dict[str, Any]:
         urls={"type": "object", "additionalProperties": TEXT},
         servicePorts=items(port),
         log=thing(address=TEXT, secret=NAME),
-        strimzi=thing(enabled=YES_NO, cluster=NAME, topics=YES_NO),
+        strimzi=thing(enabled=YES_NO, cluster=NAME, topics=YES_NO, groups=kafka_names, groupTopics=kafka_names),
         coordination=thing(address=TEXT, secret=NAME),
         settings=settings(),
         insecure=YES_NO,
@@ -114,7 +122,14 @@ def schema() -> dict[str, Any]:
             superusers=items({"type": "string", "minLength": 1, "pattern": "^[^,]+$"}),
         ),
         port=PORT,
-        service=thing(type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}, annotations=MAP),
+        listen=TEXT,
+        clusterDomain=NAME,
+        service=thing(
+            type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+            annotations=TEXTS,
+            ipFamilyPolicy={"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]},
+            ipFamilies=items({"enum": ["IPv4", "IPv6"]}),
+        ),
         drain=thing(timeoutSeconds=SECONDS),
         terminationGracePeriodSeconds=SECONDS,
         maxUnavailable=whole(1),
@@ -122,10 +137,13 @@ def schema() -> dict[str, Any]:
         resources=resources,
         zoneLabel=TEXT,
         spread=thing(zones=SPREAD, nodes=SPREAD),
-        **dict.fromkeys(("nodeSelector", "affinity", "podAnnotations", "podLabels"), MAP),
-        **dict.fromkeys(("tolerations", "env", "volumes", "volumeMounts", "containers"), LIST),
+        **dict.fromkeys(("nodeSelector", "podAnnotations", "podAnnotationTemplates", "podLabels"), TEXTS),
+        **dict.fromkeys(("affinity", "podSecurityContext"), MAP),
+        **dict.fromkeys(("tolerations", "volumes", "volumeMounts"), objects),
+        env={**LIST, "items": variable},
+        containers={**LIST, "items": container},
         priorityClassName=TEXT,
-        serviceAccount=thing(create=YES_NO, name=NAME, annotations=MAP),
+        serviceAccount=thing(create=YES_NO, name=NAME, annotations=TEXTS),
         autoscaling=thing(
             enabled=YES_NO,
             minReplicas=whole(1, 1_000),
@@ -135,21 +153,21 @@ def schema() -> dict[str, Any]:
             stabilizationSeconds=whole(0, 3_600),
         ),
         networkPolicy={**thing(enabled=YES_NO), "properties": {"enabled": YES_NO, "from": LIST}},
-        ingress=thing(enabled=YES_NO, className=TEXT, annotations=MAP, host=TEXT, tlsSecret=NAME),
+        ingress=thing(enabled=YES_NO, className=TEXT, annotations=TEXTS, host=TEXT, tlsSecret=NAME),
         gateway=thing(enabled=YES_NO, parentRefs=LIST, hostnames=items({"type": "string", "minLength": 1})),
         metrics=thing(
-            serviceMonitor=thing(enabled=YES_NO, interval=DURATION, labels=MAP, tokenSecret=NAME, caSecret=NAME),
-            prometheusRule=thing(enabled=YES_NO, labels=MAP),
-            dashboard=thing(enabled=YES_NO, labels=MAP),
+            serviceMonitor=thing(enabled=YES_NO, interval=DURATION, labels=TEXTS, tokenSecret=NAME, caSecret=NAME),
+            prometheusRule=thing(enabled=YES_NO, labels=TEXTS),
+            dashboard=thing(enabled=YES_NO, labels=TEXTS),
         ),
-        check=thing(enabled=YES_NO),
+        check=thing(enabled=YES_NO, annotations=TEXTS),
         test=thing(tokenSecret=NAME, caSecret=NAME),
         history=thing(
             enabled=YES_NO,
             image=image(),
             lake={"type": "string", "minLength": 1},
             claim=NAME,
-            conf=MAP,
+            conf=TEXTS,
             secret=NAME,
             resources=resources,
             memory=JVM_SIZE,
@@ -164,7 +182,7 @@ def schema() -> dict[str, Any]:
             ),
         ),
         dev=thing(enabled=YES_NO, kafka=kafka_or_zookeeper, zookeeper=kafka_or_zookeeper),
-        nameOverride=NAME,
+        nameOverride={**NAME, "maxLength": 63},
         fullnameOverride=NAME,
         **{"global": MAP},  # Helm's own
     )

@@ -116,6 +116,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is not None:  # a socket of both families gives addresses of IPv4 as those of IPv6
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         self._descriptor: int = transport.get_extra_info("socket").fileno()
         close_in_children(self._descriptor)
         self.certified = certified(transport)

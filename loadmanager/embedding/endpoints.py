@@ -144,11 +144,16 @@ class _EndpointThread:
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket on `host:port`; port 0 takes a free one. Raises OSError, ValueError, each with the address."""
+    """A listening socket on `host:port`; port 0 takes a free one. Raises OSError, ValueError, each with the address.
+
+    Without a host it listens on all addresses of IPv4 and IPv6, or of IPv4 alone where the machine has no IPv6; so does
+    `[::]`, which fails there.
+    """
     host, port = parse_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host in ("", "::") and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        listening = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {_why(error)}") from None
     close_in_children(listening.fileno())

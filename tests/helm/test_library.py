@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
-from tests.helm.rendering import RENDERED, ROOT, broker_of, documents, helm, of_kind, rendered
+from tests.helm.rendering import RENDERED, ROOT, broker_of, documents, fits, helm, of_kind, rendered
 
 pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
 
@@ -49,9 +49,7 @@ def test_chart_passes_lint(chart: Path):
 
 
 def test_manifests_fit_the_schemas_of_kubernetes(manifests: list[dict[str, Any]]):
-    assert len(manifests) > 7
-    for each in manifests:
-        kubernetes_validate.validate(each, "1.37", strict=True)
+    assert fits(manifests) > 7
 
 
 def test_our_values_are_checked_there_too(chart: Path):
@@ -87,3 +85,23 @@ def test_releases_do_not_share_names(chart: Path, manifests: list[dict[str, Any]
     names = [{(each["kind"], each["metadata"]["name"]) for each in some} for some in (manifests, other)]
     assert names[1]
     assert not names[0] & names[1]
+
+
+@pytest.mark.parametrize("release", ["shop.v2", "2024", "payments-europe-west-production-orders-of-teams-green"])
+def test_kubernetes_takes_the_names_of_any_release(chart: Path, release: str):
+    manifests = documents(rendered(chart=chart, release=release))
+    assert fits(manifests)
+    for each in manifests:
+        assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", each["metadata"]["name"])
+
+
+def test_first_install_waits_for_no_configuration_that_it_brings(chart: Path, manifests: list[dict[str, Any]]):
+    assert of_kind(manifests, "Job", "check")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    alone = documents(rendered("--set-json=loadmanager.volumes=[]", chart=chart))
+    assert "pre-install" in of_kind(alone, "Job", "check")["metadata"]["annotations"]["helm.sh/hook"]
+
+
+def test_a_field_of_the_security_context_can_be_left_out_here_too(chart: Path):
+    manifests = documents(rendered('--set-json=loadmanager.podSecurityContext={"runAsUser":null}', chart=chart))
+    assert "runAsUser" not in pod_of(manifests)["spec"]["securityContext"]
+    assert pod_of(manifests)["spec"]["securityContext"]["fsGroup"] == 10_001

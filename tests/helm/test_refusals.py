@@ -56,6 +56,11 @@ REFUSED = {
     "a setting that the chart sets": ((*PRODUCTION, "--set", "settings.log=kafka://k"), "'log' not allowed"),
     "a setting out of bounds": ((*PRODUCTION, "--set", "settings.clock_drift=0.5"), "clock_drift"),
     "a text for a number": ((*PRODUCTION, "--set-string", "replicas=many"), "replicas"),
+    "a port with dots": ((*PRODUCTION, "--set-string", "servicePorts[0].name=grpc.1"), "servicePorts/0/name"),
+    "a port without a letter": ((*PRODUCTION, "--set-string", "servicePorts[0].name=9000"), "servicePorts/0/name"),
+    "a container with dots": ((*SIDECAR, "--set", "sidecar.containers[0].name=a.b"), "sidecar/containers/0/name"),
+    "a family of nobody": ((*PRODUCTION, "--set", "service.ipFamilies={IPv5}"), "ipFamilies"),
+    "a list for a text": ((*PRODUCTION, "--set", "podAnnotations.a={b}"), "podAnnotations/a"),
     "no schedule": ((*PRODUCTION, "--set", "history.nightly.schedule=daily"), "schedule"),
     "an old Kubernetes": (("-f", "examples/try.yaml", "--kube-version", "1.28.0"), "kubeVersion"),
 }  # fmt: skip

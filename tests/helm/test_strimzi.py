@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
 import pytest
 
+from loadmanager.consumers.coordinator.store import TOPIC
 from loadmanager.diagnostics.check.topics import topics_of
 from loadmanager.settings import Settings
+from statechannel.adapters.kafka import group_commits
 from statechannel.adapters.kafka.admin import RIGHTS
 from statechannel.adapters.kafka.clients import check_client_settings
 from statechannel.adapters.kafka.topics import TopicPolicy, _new_settings
+from statechannel.ports import TopicSpec
 from tests.helm.rendering import containers, of_example, of_kind, pods
 
 pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
@@ -110,3 +114,55 @@ def test_check_waits_for_no_user_that_the_install_brings(manifests: list[dict[st
     assert of_kind(manifests, "Job", "check")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     other = of_kind(of_example("production"), "Job", "check")
     assert other["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+# --- a host that coordinates consumer groups
+
+COORDINATES = "--set=host=loadmanager.consumer.hosting:make_host"
+EVERYTHING = {("group", "*", "literal"), ("topic", "*", "literal")}
+
+
+def of_groups(*values: str) -> set[tuple[str, str, str]]:
+    """Type, name and pattern of what the user may read beside the cluster's own topics."""
+    acls = of_kind(of_example("strimzi", *values), "KafkaUser")["spec"]["authorization"]["acls"]
+    found = [each for each in acls if each["operations"] == ["Describe", "Read"]]
+    return {(each["resource"]["type"], each["resource"]["name"], each["resource"]["patternType"]) for each in found}
+
+
+def test_user_reads_and_commits_offsets_where_brokers_coordinate_groups():
+    assert not of_groups()
+    assert not of_groups("--set=host=orders.host:make_host")
+    assert of_groups(COORDINATES) == EVERYTHING
+
+
+def test_user_has_rights_on_the_groups_that_are_named():
+    named = "--set=strimzi.groups={billing,shop.*},strimzi.groupTopics={orders}"
+    wanted = {("group", "billing", "literal"), ("group", "shop.", "prefix"), ("topic", "orders", "literal")}
+    assert of_groups(named) == of_groups(named, COORDINATES) == wanted
+    only_groups = of_groups("--set=strimzi.groups={billing}")
+    assert only_groups == {("group", "billing", "literal"), ("topic", "*", "literal")}
+
+
+def test_rights_are_those_that_a_refused_coordinator_asks_for():
+    """`Read` on a group and its topics, by which Kafka takes commits; its servers' settings say how long they last."""
+    told = inspect.getsource(group_commits.GroupCommits)
+    assert "Allow this user Read on the group" in told
+    acls = of_kind(of_example("strimzi", COORDINATES), "KafkaUser")["spec"]["authorization"]["acls"]
+    (cluster,) = (each["operations"] for each in acls if each["resource"]["type"] == "cluster")
+    assert "DescribeConfigs" in cluster
+
+
+@pytest.mark.parametrize("given", [(), ("--set=settings.compaction_lag_s=3600",)])
+def test_groups_of_coordinators_have_their_topic(given: tuple[str, ...]):
+    spec = TopicSpec(TOPIC, 1, compacted=True, followed=True)
+    lag_s = 3_600.0 if given else Settings().compaction_lag_s
+    policy = TopicPolicy(16, 3, 2, development=False, compaction_lag_s=lag_s)
+    names = {each["spec"]["topicName"] for each in topics(of_example("strimzi"))}
+    found = {each["spec"]["topicName"]: each["spec"] for each in topics(of_example("strimzi", COORDINATES, *given))}
+    assert found.keys() - names == {f"shop.{TOPIC}"}
+    assert found[f"shop.{TOPIC}"] == {
+        "topicName": f"shop.{TOPIC}",
+        "partitions": 1,
+        "replicas": 3,
+        "config": _new_settings(spec, 2, policy),
+    }

@@ -83,6 +83,8 @@ def test_a_pods_own_addresses_become_its_address():
     container = {"command": ["run"], "args": ["--listen=0.0.0.0:80", "--host=127.0.0.1", "--x=10.0.0.0.0", "$(N)"]}
     given = command(container, ["image"], {"N": "n"}, "127.9.0.1")
     assert given == ("run", "--listen=127.9.0.1:80", "--host=127.9.0.1", "--x=10.0.0.0.0", "n")
+    everywhere = command({"args": ["--listen=:80", "--listen=[::]:80", "--x=a:80", ":80"]}, [], {}, "127.9.0.1")
+    assert everywhere == ("--listen=127.9.0.1:80", "--listen=127.9.0.1:80", "--x=a:80", ":80")
     assert env({"name": "X", "value": "http://127.0.0.1:1,127.0.0.11"})["X"] == "http://127.9.0.1:1,127.0.0.11"
     assert command({"args": ["a"]}, ["image"], {}, "") == ("image", "a")
     assert expanded("$$$(A)", {"A": "a"}) == "$a"

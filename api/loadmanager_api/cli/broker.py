@@ -41,7 +41,9 @@ HOOKS = ("prepare", "acquire", "release", "abandon", "load")
 @click.command()
 @settings_options
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Address of the endpoints; port 0 takes a free port.  [default: --advertised]"
+    "--listen",
+    metavar="[HOST]:PORT",
+    help="Address of the endpoints; without a host all of IPv4 and IPv6, port 0 a free one.  [default: --advertised]",
 )
 @click.option(
     "--host",

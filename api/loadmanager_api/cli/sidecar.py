@@ -21,7 +21,7 @@ SESSION_TIMEOUT_S = 5.0
 
 @click.command()
 @settings_options
-@click.option("--listen", metavar="HOST:PORT", help="Address of the broker's endpoints.  [default: --advertised]")
+@click.option("--listen", metavar="[HOST]:PORT", help="As of `loadmanager broker`.  [default: --advertised]")
 @click.option(
     "--url", "urls", multiple=True, metavar="PROTOCOL=URL",
     help="URL where clients reach the service, if it names none itself; repeatable.",

@@ -1,7 +1,40 @@
+{{- /* The broker's pod; as a sidecar, the service's containers come beside it. */ -}}
+{{- define "loadmanager.brokerPod" -}}
+terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+topologySpreadConstraints:
+  {{- range $key, $when := dict "kubernetes.io/hostname" .Values.spread.nodes (default "topology.kubernetes.io/zone" .Values.zoneLabel) .Values.spread.zones }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ $when }}
+    labelSelector:
+      matchLabels: {{- include "loadmanager.selector" $ | nindent 8 }}
+        app.kubernetes.io/component: broker
+  {{- end }}
+containers:
+  - {{ include "loadmanager.broker" . | indent 4 | trim }}
+volumes:
+  {{- if .Values.sidecar.enabled }}
+  - {name: sidecar, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  {{- end }}
+  {{- if include "loadmanager.tls" . }}
+  - {name: tls, secret: {secretName: {{ include "loadmanager.tlsSecret" . | quote }}}}
+  {{- end }}
+  {{- with .Values.tls.clientCaSecret }}
+  - {name: client-ca, secret: {secretName: {{ . | quote }}}}
+  {{- end }}
+  {{- with .Values.tokens.keysSecret }}
+  - {name: tokens, secret: {secretName: {{ . | quote }}}}
+  {{- end }}
+  {{- if and .Values.history.enabled .Values.history.claim }}
+  - {name: lake, persistentVolumeClaim: {claimName: {{ .Values.history.claim | quote }}, readOnly: true}}
+  {{- end }}
+  {{- include "loadmanager.kafkaVolume" . | nindent 2 }}
+{{- end -}}
+
 {{- /* The broker's container. As a sidecar it has no startup probe: that would hold up the service, which attaches to it. */ -}}
 {{- define "loadmanager.broker" -}}
 name: broker
-image: {{ include "loadmanager.image" (list . .Values.image) }}
+image: {{ include "loadmanager.image" (list . .Values.image) | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if .Values.sidecar.enabled }}
 restartPolicy: Always # it starts before the service, and ends after it
@@ -10,16 +43,16 @@ command: [loadmanager]
 args:
   - {{ ternary "sidecar" "broker" .Values.sidecar.enabled }}
   - --advertised=$(POD_ADDRESS):{{ .Values.port }}
-  - --listen=0.0.0.0:{{ .Values.port }}
+  - --listen={{ .Values.listen }}:{{ .Values.port }}
   {{- if .Values.sidecar.enabled }}
   - --control=127.0.0.1:{{ .Values.sidecar.port }}
   - --secret-file={{ include "loadmanager.sidecarSecret" . }}
   {{- end }}
   {{- with .Values.host }}
-  - --host={{ . }}
+  - {{ printf "--host=%s" . | quote }}
   {{- end }}
   {{- range $protocol, $url := .Values.urls }}
-  - --url={{ $protocol }}={{ $url }}
+  - {{ printf "--url=%s=%s" $protocol $url | quote }}
   {{- end }}
 envFrom:
   - configMapRef: {name: {{ include "loadmanager.fullname" . }}}
@@ -29,9 +62,6 @@ env:
   - {name: LOADMANAGER_FAILURE_DOMAIN, valueFrom: {fieldRef: {fieldPath: "metadata.labels['{{ .Values.zoneLabel }}']"}}}
   {{- end }}
   {{- include "loadmanager.environment" . | nindent 2 }}
-  {{- with .Values.env }}
-  {{- tpl (toYaml .) $ | nindent 2 }}
-  {{- end }}
 ports:
   - {name: admin, containerPort: {{ .Values.port }}}
   {{- if .Values.tls.clientRequired }}
@@ -39,7 +69,7 @@ ports:
   {{- end }}
   {{- if not .Values.sidecar.enabled }}
   {{- range .Values.servicePorts }}
-  - {name: {{ .name }}, containerPort: {{ .port }}}
+  - {name: {{ .name | quote }}, containerPort: {{ .port }}}
   {{- end }}
   {{- end }}
 {{- $probes := dict "startupProbe" "ready" "readinessProbe" "health" "livenessProbe" "live" }}
@@ -53,9 +83,7 @@ ports:
   {{- toYaml (index $.Values.probes (trimSuffix "Probe" $probe)) | nindent 2 }}
 {{- end }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
-securityContext: {{- include "loadmanager.containerSecurity" . | nindent 2 }}
 volumeMounts:
-  - {name: tmp, mountPath: /tmp}
   {{- if .Values.sidecar.enabled }}
   {{- include "loadmanager.sidecarMount" . | nindent 2 }}
   {{- end }}
@@ -71,16 +99,11 @@ volumeMounts:
   {{- if and .Values.history.enabled .Values.history.claim }}
   - {name: lake, mountPath: /lake, readOnly: true}
   {{- end }}
-  {{- with include "loadmanager.kafkaMount" . }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  {{- with .Values.volumeMounts }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "loadmanager.kafkaMount" . | nindent 2 }}
 {{- end -}}
 
 {{- /* The pod's name, and its address, which is the broker's. */ -}}
 {{- define "loadmanager.podNames" -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-- {name: POD_ADDRESS, value: "$(POD_NAME).{{ include "loadmanager.fullname" . }}-brokers.{{ .Release.Namespace }}.svc.cluster.local"}
+- {name: POD_ADDRESS, value: "$(POD_NAME).{{ include "loadmanager.fullname" . }}-brokers.{{ include "loadmanager.domain" . }}"}
 {{- end -}}

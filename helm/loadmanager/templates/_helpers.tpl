@@ -1,22 +1,19 @@
 {{- define "loadmanager.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
+{{- $whole := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- include "loadmanager.dnsLabel" (default $whole .Values.fullnameOverride) -}}
 {{- end -}}
 
 {{- define "loadmanager.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ include "loadmanager.selector" . }}
 {{- end -}}
 
 {{- define "loadmanager.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "loadmanager.cluster" -}}
@@ -57,21 +54,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.dev.enabled -}}zookeeper://{{ include "loadmanager.fullname" . }}-zookeeper:2181{{- else -}}{{ .Values.coordination.address }}{{- end -}}
 {{- end -}}
 
-{{- /* What each container of ours may do: nothing that it does not need. */ -}}
-{{- define "loadmanager.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "loadmanager.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end -}}
-
 {{- /* The environment of everything that opens the log or the coordination. */ -}}
 {{- define "loadmanager.environment" -}}
 - {name: HOME, value: /tmp}
@@ -80,7 +62,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- with .Values.coordination.secret }}
 - name: LOADMANAGER_ZOOKEEPER
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: zookeeper}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: zookeeper}}
 {{- end }}
 {{- end -}}
 
@@ -195,11 +177,23 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
+{{- /* Where names of Services end. Without the cluster's domain pods find them in every cluster. */ -}}
+{{- define "loadmanager.domain" -}}
+{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}
+{{- end -}}
+
+{{- /* The families of addresses of a Service, unless the cluster's own are meant. */ -}}
+{{- define "loadmanager.families" -}}
+{{- $given := pick .Values.service "ipFamilyPolicy" "ipFamilies" -}}
+{{- range $field, $value := $given -}}{{- if not $value -}}{{- $given = omit $given $field -}}{{- end -}}{{- end -}}
+{{- if $given -}}{{- toYaml $given -}}{{- end -}}
+{{- end -}}
+
 {{- /* Names by which clients may call a broker, beside its own. */ -}}
 {{- define "loadmanager.hosts" -}}
 {{- $name := include "loadmanager.fullname" . -}}
-{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) -}}
+{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s" $name (include "loadmanager.domain" .)) -}}
 {{- if .Values.ingress.enabled -}}{{- $hosts = append $hosts .Values.ingress.host -}}{{- end -}}
 {{- if .Values.gateway.enabled -}}{{- $hosts = concat $hosts .Values.gateway.hostnames -}}{{- end -}}
-{{- join "," $hosts -}}
+{{- join "," (uniq $hosts) -}}
 {{- end -}}

@@ -12,7 +12,7 @@
 - {name: LOADMANAGER_KAFKA, value: {{ $settings | toJson | quote }}}
 {{- else if .Values.log.secret -}}
 - name: LOADMANAGER_KAFKA
-  valueFrom: {secretKeyRef: {name: {{ .Values.log.secret }}, key: kafka}}
+  valueFrom: {secretKeyRef: {name: {{ .Values.log.secret | quote }}, key: kafka}}
 {{- end -}}
 {{- end -}}
 
@@ -45,4 +45,22 @@ load-bundles: followed
 accusations: compacted
 channel-readers: compacted
 advice: compacted
+{{- if include "loadmanager.coordinates" . }}
+consumer-groups: followed
+{{- end }}
+{{- end -}}
+
+{{- /* Do brokers coordinate consumer groups? */ -}}
+{{- define "loadmanager.coordinates" -}}
+{{- if or .Values.strimzi.groups .Values.strimzi.groupTopics (hasPrefix "loadmanager.consumer.hosting:" .Values.host) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* A resource of Kafka whose name may end with `*`. Called with (list type name). */ -}}
+{{- define "loadmanager.kafkaResource" -}}
+{{- $type := index . 0 -}}{{- $name := index . 1 -}}
+{{- if and (hasSuffix "*" $name) (ne $name "*") -}}
+{type: {{ $type }}, name: {{ trimSuffix "*" $name | quote }}, patternType: prefix}
+{{- else -}}
+{type: {{ $type }}, name: {{ $name | quote }}, patternType: literal}
+{{- end -}}
 {{- end -}}

@@ -7,8 +7,9 @@ with each pod. Needs Linux and root.
 
 Emulated, and how it differs:
 * An image is a program of this machine (`images.py`). Images that nobody knows are not pulled: ErrImagePull.
-* All pods share one network stack, and nothing enforces a NetworkPolicy. Where a pod's arguments and variables say
-  `0.0.0.0` or `127.0.0.1`, they get the pod's address; `localhost` is the machine, with the servers on it.
+* All pods share one network stack, of IPv4 alone, and nothing enforces a NetworkPolicy. Where a pod's arguments and
+  variables say `0.0.0.0`, `127.0.0.1`, or `=:PORT` without a host, they get the pod's address; `localhost` is the
+  machine, with the servers on it.
 * Names are a hosts file that is kept current, Services are a proxy that opens each connection to some ready pod.
 * Requests and limits count for the scheduler only.
 * A pod whose object is deleted at once (`--force --grace-period=0`) gets SIGKILL, as when its machine dies. A real

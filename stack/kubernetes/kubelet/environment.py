@@ -12,7 +12,7 @@ Objects = Mapping[tuple[str, str], Object | None]
 """ConfigMaps and Secrets of the namespace, by resource (`configmaps`, `secrets`) and name; None: there is none."""
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
-_OWN = re.compile(r"(?<![\w.])(0\.0\.0\.0|127\.0\.0\.1)(?![\w.])")
+_OWN = re.compile(r"(?<![\w.])(0\.0\.0\.0|127\.0\.0\.1)(?![\w.])|(?<==)(\[::\])?(?=:\d+$)")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _SOURCES = {"configMap": "configmaps", "secret": "secrets"}
 

@@ -66,7 +66,8 @@ class GroupOffsets:
         try:
             answer = ask(member)
         except BaseException:
-            member.owned.close()
+            # `close` waits half a minute for a commit without a coordinator; a refused one was never sent
+            (member.owned.close_soon if member.refused else member.owned.close)()
             raise
         with self._turn:
             spare = [self._idle.pop(group, None)]  # of another thread that has asked meanwhile
@@ -82,6 +83,7 @@ class _Member:
 
     def __init__(self, settings: Mapping[str, Any], group: str, owner: GroupOffsets) -> None:
         self._done: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+        self.refused = False
         told = {**settings, "group.id": group, "on_commit": _adding(self._done)}
         self.owned: Owned[Consumer] = own_consumer(told, logger=LOGGER)
         self.owned.close_with(owner)
@@ -119,6 +121,7 @@ class _Member:
         message = consumer.poll(timeout_s)
         error = None if message is None else message.error()
         if error is not None and error.code() > 0 and not error.retriable():
+            self.refused = True
             raise KafkaException(error)
 
 

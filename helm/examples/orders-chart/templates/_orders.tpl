@@ -1,5 +1,5 @@
 {{- define "orders.name" -}}
-{{ .Release.Name }}-orders
+{{ include "loadmanager.dnsLabel" (printf "%s-orders" .Release.Name) }}
 {{- end -}}
 
 {{- define "orders.configuration" -}}
