@@ -58,9 +58,9 @@ class GroupClient:
         found = _refused.decode(answer.body).refused
         return {(topic, number): each for topic, its in found.items() for number, each in its.items()}
 
-    async def leave(self, member: str, budget_s: float) -> None:
+    async def leave(self, member: str, epoch: int, budget_s: float) -> None:
         """Say farewell. Raises as `heartbeat`."""
-        path = f"{self._path}/members/{quote(member)}"
+        path = f"{self._path}/members/{quote(member)}?epoch={epoch}"
         _check(await self._http.request("DELETE", self.group, path, None, budget_s=budget_s))
 
 

@@ -163,7 +163,7 @@ class GroupConsumer:
         """What may be read at this moment."""
         session = self._session
         with session.news:
-            return sorted(each for each in session.membership.reads(now_ms()) if each in session.progress)
+            return sorted(each for each in session.membership.reads(*now_ms()) if each in session.progress)
 
     def poll_fetched(self) -> Message | None:
         """As `poll(0)` if a record is at hand and nothing else is to be done; else None. Never waits."""

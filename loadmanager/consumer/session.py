@@ -34,6 +34,8 @@ LONGEST_WAIT_S = 3.0
 RETRY_S = 0.2
 CLOSE_S = 5.0
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 _log = logging.getLogger("loadmanager.consumer")
 
 
@@ -135,7 +137,7 @@ class Session:
 
     def may_read(self) -> bool:
         """Whether the lease is not over."""
-        return self.membership.until_ms() > now_ms()
+        return self.membership.may_read(*now_ms())
 
     def to_tell(self) -> list[Partition]:
         """Partitions to be given up with nothing in progress, of which the service was not told yet."""
@@ -148,7 +150,7 @@ class Session:
     def held(self) -> list[Partition]:
         """What the service knows to have."""
         unknown = {each for what, partitions in self.events if what == "assign" for each in partitions}
-        return sorted(self.membership.holds(now_ms()) - self._told - unknown)
+        return sorted(self.membership.holds(*now_ms()) - self._told - unknown)
 
     @property
     def session_s(self) -> float:
@@ -192,7 +194,7 @@ class Session:
             with self.news:
                 membership = self.membership
                 self._give_up()
-                beat = membership.beat(now_ms())
+                beat = membership.beat(*now_ms())
             asking = client.heartbeat(membership.member, beat, int(wait_s * 1000), wait_s + patience_s)
             answer = await self._unless_nudged(asking)
             if answer is not None:
@@ -210,10 +212,10 @@ class Session:
             self.group, self._max_poll_interval_s,
         )  # fmt: skip
         with self.news:
-            self._away, member = True, self.membership.member
+            self._away, member, epoch = True, self.membership.member, self.membership.epoch
             self._follow(self.membership.lose())
         with suppress(LoadManagerError):
-            await client.leave(member, CLOSE_S)
+            await client.leave(member, epoch, CLOSE_S)
         while self._is_stuck() and not self.closing:
             await self._nudge.wait()
             self._nudge.clear()
@@ -306,15 +308,16 @@ class Session:
         with suppress(LoadManagerError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._commit(client)
-                await client.leave(self.membership.member, CLOSE_S)
+                await client.leave(self.membership.member, self.membership.epoch, CLOSE_S)
 
     def _new_membership(self) -> Membership:
         return Membership(uuid.uuid4().hex, self.subscription)
 
 
-def now_ms() -> float:
-    """A steady clock."""
-    return time.monotonic() * 1000
+def now_ms() -> tuple[float, float]:
+    """Two clocks that run on while the machine is suspended: a steady one, and the wall clock, which hypervisors set
+    when they wake a machine whose steady clocks stood still with it."""
+    return time.clock_gettime(_STEADY) * 1000, time.time() * 1000
 
 
 def _first(errors: BaseExceptionGroup[LoadManagerError]) -> LoadManagerError:

@@ -38,6 +38,7 @@ from loadmanager.consumers.coordinator.records import (
     Subscription,
     Written,
     encoded,
+    flat,
     key_of,
     listed,
 )
@@ -64,6 +65,8 @@ class Group:
         self._holders: dict[Partition, str] = {}
         self._topics: Mapping[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
+        self._weighed: Mapping[Partition, float] | None = None
+        """The weights by which it was last decided who should read what: members' records have them."""
         self._targets = Targets(self.settings.strategy, {})
         self._withheld: set[Partition] = set()
         self.measures = Measures(self._counts, wall_offset_ms, rebalances)
@@ -94,6 +97,8 @@ class Group:
                 restored = Member.restored(record, now_ms, (remaining_ms or {}).get(member))
                 group._members[member] = restored
                 group._holders.update(dict.fromkeys(restored.granted, member))
+                group._weighed = {**(group._weighed or {}), **flat(record.weights)} or None
+        group._weights = group._weighed
         group._topics = dict(own.topics)
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
@@ -111,21 +116,28 @@ class Group:
         if beat.subscription.version not in VERSIONS:
             spoken = f"{VERSIONS[0]} to {VERSIONS[-1]}"
             return Refusal(Why.UNSUPPORTED_VERSION, f"this coordinator speaks the versions {spoken} of the protocol")
-        check(name, beat.subscription)
+        check(name, beat.subscription, beat.process)
         known = self._members.get(name)
         if beat.epoch and (known is None or known.epoch != beat.epoch):
             return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
+        if known is not None and not beat.epoch and known.process != beat.process:
+            left_s = (known.ends_ms - now_ms) / 1000
+            return Refusal(
+                Why.ID_IN_USE,
+                f"another process is the member {name}: end it, or take another id. Its session ends in {left_s:.1f} s "
+                "if it does not ask again",
+            )
         if known is None:
-            self._members[name] = Member(beat.subscription, self.generation + 1, seen_ms=now_ms)
+            self._members[name] = Member(beat.subscription, self.generation + 1, seen_ms=now_ms, process=beat.process)
             self._due[name] = None
             self._retarget(f"{named([name])} joined", now_ms)
         if beat.sequence > self._members[name].sequence:
             self._take(name, beat, now_ms)
         return self.answer(name, beat.generation)
 
-    def leave(self, name: str, now_ms: int) -> None:
-        """A member has stopped reading and goes. Nothing happens if it is not there."""
-        if name in self._members:
+    def leave(self, name: str, now_ms: int, epoch: int = 0) -> None:
+        """A member has stopped reading and goes. Nothing happens if it is not there, or is one of another epoch."""
+        if name in self._members and epoch in (0, self._members[name].epoch):
             self._members[name].seen_ms = now_ms
             self._drop([name], f"{named([name])} left", now_ms)
 
@@ -258,7 +270,8 @@ class Group:
         for name in self._due:
             if name:
                 member = self._members.get(name)
-                found.append((key_of(self.name, token, name), None if member is None else encoded(member.record())))
+                record = None if member is None else encoded(member.record(self._stored_weights()))
+                found.append((key_of(self.name, token, name), record))
         if self._due:
             found.append((key_of(self.name, token), encoded(self.record())))
         self._due = {}
@@ -267,6 +280,9 @@ class Group:
     def record(self) -> GroupRecord:
         """The group's own record."""
         return GroupRecord(self.settings, self.generation, self._known_topics(), self.measures.stored())
+
+    def _stored_weights(self) -> Mapping[Partition, float]:
+        return (self._weighed or {}) if self.settings.strategy == WEIGHTED else {}
 
     def _known_topics(self) -> dict[str, int]:
         return {topic: self._topics[topic] for topic in self.wanted_topics() if topic in self._topics}
@@ -297,11 +313,11 @@ class Group:
             self._due[name] = None
         if not member.revoked:
             member.gives_up_by_ms = None
+        is_news = member.subscribe(beat.subscription)  # before its session is prolonged: the answer promises that one
         member.prolonged = member.gives_up_by_ms is None or now_ms < member.gives_up_by_ms
         if member.prolonged:
             member.ends_ms = member.session_from(now_ms)
-        if member.subscription != beat.subscription:
-            member.subscription = beat.subscription
+        if is_news:
             self._due[name] = None
             self._retarget(f"{named([name])} subscribes to something else", now_ms)
         if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
@@ -334,6 +350,9 @@ class Group:
         if self.settings.mode is Mode.CLIENT:
             changed = self._targets.replace(self._claimed())
         else:
+            if self._weighed is not self._weights:
+                self._weighed = self._weights
+                self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
             changed = self._targets.renew(Situation(self.members, self._known_topics(), self._weights))
         self._decided(why, changed, now_ms, always=always)
 

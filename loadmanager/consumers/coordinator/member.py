@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 import msgspec
@@ -36,6 +37,8 @@ class Member(msgspec.Struct):
     """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
     prolonged: bool = True
     sequence: int = 0
+    process: str = ""
+    """Which one is the member: another one cannot join under its id."""
     claims: frozenset[Partition] | None = None
 
     @classmethod
@@ -43,6 +46,7 @@ class Member(msgspec.Struct):
         """As a former coordinator left it; `remaining_ms` of its session, or a whole one if that is not known."""
         granted, revoked = flat(record.granted), flat(record.revoked)
         member = cls(record.subscription, record.epoch, 0, now_ms, record.revision, granted, revoked)
+        member.process = record.process
         member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
         if record.claims is not None:
             member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
@@ -55,8 +59,19 @@ class Member(msgspec.Struct):
         timeout_ms = self.subscription.session_timeout_ms
         return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
 
-    def record(self) -> MemberRecord:
+    def subscribe(self, wanted: Subscription) -> bool:
+        """Take what it says of itself; whether that is news. Its session never gets shorter: a lease that it was given
+        may last as long as the longest."""
+        longest_ms = max(wanted.session_timeout_ms, self.subscription.session_timeout_ms)
+        before = self.subscription
+        self.subscription = msgspec.structs.replace(wanted, session_timeout_ms=longest_ms)
+        return self.subscription != before
+
+    def record(self, weights: Mapping[Partition, float]) -> MemberRecord:
         """What the log keeps of it."""
         claims = None if self.claims is None else listed(self.claims)
         granted, revoked = by_topic(self.granted), by_topic(self.revoked)
-        return MemberRecord(self.subscription, self.epoch, self.revision, granted, revoked, claims)
+        weighed = by_topic({each: weights[each] for each in self.granted if each in weights})
+        return MemberRecord(
+            self.subscription, self.epoch, self.revision, granted, revoked, claims, self.process, weighed
+        )

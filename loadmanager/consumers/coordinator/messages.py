@@ -29,6 +29,8 @@ class Why(StrEnum):
 
     UNKNOWN_MEMBER = "unknown_member"
     """Its session is over: it must stop reading everything, and may join anew under another id."""
+    ID_IN_USE = "id_in_use"
+    """Another process is a member under this id: the caller may ask again, and joins when that session is over."""
     UNSUPPORTED_VERSION = "unsupported_version"
     NOT_YOURS = "not_yours"
     """It does not hold the partition, or did not in the revision that it names."""
@@ -45,6 +47,7 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     """A heartbeat. `epoch` is that of the answers before; 0 joins. `acked`: the member reads nothing outside of that
     revision any more.
 
+    `process`: any text that no other process has; one that joins under the id of a member is refused if it has another.
     `sequence` grows with each heartbeat of a member. `claims`: in a group whose members divide the partitions, what
     this one should read, computed for `generation`.
     """
@@ -55,6 +58,7 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int = 1
     generation: int = 0
     claims: tuple[Partition, ...] | None = None
+    process: str = ""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -79,10 +83,12 @@ class Answer(msgspec.Struct, frozen=True):
     view: View | None = None
 
 
-def check(member: str, subscription: Subscription) -> None:
+def check(member: str, subscription: Subscription, process: str = "") -> None:
     """Raise Invalid for a heartbeat that makes no sense."""
     if not 0 < len(member) <= NAME_LENGTH or not member.isprintable():
         raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
+    if len(process) > NAME_LENGTH:
+        raise Invalid(f"process of {member} has more than {NAME_LENGTH} characters")
     if not 0 < len(subscription.topics) <= TOPICS or not all(subscription.topics):
         raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}, each with a name")
     if len(set(subscription.topics)) < len(subscription.topics):

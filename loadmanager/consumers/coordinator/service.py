@@ -145,11 +145,12 @@ class Coordinator:
             hosted.group.told(member, answer, self._now_ms())
             return answer
 
-    async def leave(self, name: str, member: str) -> None:
-        """A member has stopped reading, and goes. Raises as `heartbeat`."""
+    async def leave(self, name: str, member: str, epoch: int = 0) -> None:
+        """A member has stopped reading, and goes; nothing happens if it is one of another epoch. Raises as
+        `heartbeat`."""
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
-            hosted.group.leave(member, self._now_ms())
+            hosted.group.leave(member, self._now_ms(), epoch)
             await self._promised(name, hosted)
 
     async def commit(

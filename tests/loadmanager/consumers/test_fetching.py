@@ -200,7 +200,7 @@ def reading(*records: Record, lease_ms: int = 60_000) -> tuple[GroupConsumer, Se
     """A consumer that has fetched these, may read A and B for so long, and whose service knows of both."""
     consumer = GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={})
     its = consumer._session
-    beat = its.membership.beat(now_ms())
+    beat = its.membership.beat(*now_ms())
     change = its.membership.answered(beat.sequence, Answer(7, 1, 1, lease_ms, {"orders": (0, 1)}))
     its.progress.begin(change.assigned)
     its.fetched.extend(cast("Any", records))
@@ -218,6 +218,22 @@ def test_nothing_is_given_out_when_the_lease_is_over() -> None:
     consumer, its = reading(Record(A, 7), lease_ms=0)
     assert consumer.poll_fetched() is None
     assert places(its) == [(A, 7)], "the lease may be prolonged"
+
+
+@pytest.mark.parametrize("stands_still", [0, 1], ids=["the steady clock", "the wall clock"])
+def test_a_suspended_machine_notices_on_either_clock_that_its_lease_is_over(
+    stands_still: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, its = reading(Record(A, 7))
+    assert consumer.assignment == [A, B]
+    later_ms = [each + 61_000 for each in now_ms()]
+    later_ms[stands_still] -= 61_000
+    for module in ("session", "group_consumer"):
+        monkeypatch.setattr(f"loadmanager.consumer.{module}.now_ms", lambda: tuple(later_ms))
+    assert not its.may_read()
+    assert consumer.assignment == []
+    assert its.held() == []
+    assert consumer.poll_fetched() is None
 
 
 @pytest.mark.parametrize("what", ["assign", "leaving", "failed"])
