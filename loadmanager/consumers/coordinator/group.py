@@ -214,7 +214,8 @@ class Group:
         if self.settings.mode is Mode.CLIENT and generation != self.generation:
             view = View({each: its.topics for each, its in self.members.items()}, self._known_topics())
         reads = listed(member.granted.keys() - member.revoked.keys())
-        return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
+        missing = tuple(each for each in member.subscription.topics if not self._topics.get(each))
+        return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view, missing)
 
     def told(self, name: str, answer: Answer, now_ms: int) -> None:
         """A member is sent this answer."""
@@ -234,7 +235,12 @@ class Group:
             over = Refusal(Why.UNKNOWN_MEMBER, "the session is over: who reads the partition now began before this")
             return dict.fromkeys(partitions, over)
         not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
-        return {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+        no_topic = Refusal(Why.NO_TOPIC, "the topic is gone: there is nothing to commit any more")
+        return {
+            each: not_yours if member.granted.get(each, revision + 1) > revision else no_topic
+            for each in partitions
+            if member.granted.get(each, revision + 1) > revision or each[0] not in self._topics
+        }
 
     @property
     def members(self) -> Mapping[str, Subscription]:

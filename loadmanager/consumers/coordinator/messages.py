@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -9,9 +10,15 @@ import msgspec
 
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import DOTS, Key
 
 PROTOCOL = "groups"
 """Under which brokers register the URL where members ask."""
+
+NO_COORDINATOR = (
+    "coordinates no consumer groups: brokers do that start with --host loadmanager.consumer.hosting:make_host"
+)
 
 VERSIONS = range(1, 2)
 """Versions of the protocol that this coordinator speaks."""
@@ -19,6 +26,7 @@ VERSIONS = range(1, 2)
 SESSION_MS = range(1_000, 1_800_001)
 REVOKE_MS = range(1_000, 3_600_001)
 TOPICS = 1_000
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 STARTS = ("earliest", "latest", "none")
 """In the order in which they count: the group starts at the begin if one of its members says so."""
 NAME_LENGTH = 255
@@ -32,6 +40,8 @@ class Why(StrEnum):
     ID_IN_USE = "id_in_use"
     """Another process is a member under this id: the caller may ask again, and joins when that session is over."""
     UNSUPPORTED_VERSION = "unsupported_version"
+    NO_TOPIC = "no_topic"
+    """Its topic is gone: there is nothing to commit any more."""
     NOT_YOURS = "not_yours"
     """It does not hold the partition, or did not in the revision that it names."""
 
@@ -72,7 +82,8 @@ class Answer(msgspec.Struct, frozen=True):
     """What a member may read until `lease_ms` after it sent the heartbeat. 0: the lease was not prolonged.
 
     `epoch`: of this membership. Revisions are compared within one epoch only. `view`: where members divide the
-    partitions, and this one computed its claims for another generation.
+    partitions, and this one computed its claims for another generation. `missing`: those of its topics that nobody can
+    read yet.
     """
 
     epoch: int
@@ -81,6 +92,17 @@ class Answer(msgspec.Struct, frozen=True):
     lease_ms: int
     partitions: Mapping[str, tuple[int, ...]]
     view: View | None = None
+    missing: tuple[str, ...] = ()
+
+
+def group_key(name: str) -> Key:
+    """The key of a group; its name without the domain is the `group.id`, so it has every character that Kafka takes.
+
+    Raises InvalidName.
+    """
+    if "\0" in name:
+        raise InvalidName(f"{name!r} is no group.id of Kafka: it has the character 0, at which Kafka's clients cut it")
+    return Key.parse(name)
 
 
 def check(member: str, subscription: Subscription, process: str = "") -> None:
@@ -89,8 +111,11 @@ def check(member: str, subscription: Subscription, process: str = "") -> None:
         raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
     if len(process) > NAME_LENGTH:
         raise Invalid(f"process of {member} has more than {NAME_LENGTH} characters")
-    if not 0 < len(subscription.topics) <= TOPICS or not all(subscription.topics):
-        raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}, each with a name")
+    if not 0 < len(subscription.topics) <= TOPICS:
+        raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}")
+    for topic in subscription.topics:
+        if not _TOPIC.fullmatch(topic) or topic in DOTS:
+            raise Invalid(f"{topic[:300]!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
     if len(set(subscription.topics)) < len(subscription.topics):
         raise Invalid(f"{member} names a topic twice")
     if subscription.session_timeout_ms not in SESSION_MS:

@@ -122,13 +122,13 @@ Written = tuple[str, bytes | None]
 
 
 def key_of(group: str, token: Token, member: str = "") -> str:
-    """The key of a group, or of one of its members. Neither name has a line break."""
+    """The key of a group, or of one of its members. A group's name may have line breaks, a member's has none."""
     return f"{group}\n{token}\n{member}"
 
 
 def parsed(key: str) -> tuple[str, Token, str]:
     """Group, token and member of a key. Raises ValueError."""
-    group, token, member = key.split("\n")
+    group, token, member = key.rsplit("\n", 2)
     return group, Token.parse(token), member
 
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import ResourceType
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
 from statechannel.adapters.kafka.group_offsets import GroupOffsets
-from statechannel.errors import LogError
+from statechannel.errors import LogError, TopicUnknown
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
@@ -23,7 +23,7 @@ RETENTION = "offsets.retention.minutes"
 
 _PULLED = re.compile(r"pulled=(\d{1,18})", re.ASCII)
 
-PERMANENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_METADATA_TOO_LARGE})
+PERMANENT = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE})
 
 
 class GroupInUse(LogError):
@@ -48,7 +48,7 @@ class GroupCommits:
         """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
 
         `pulled`, which may lack some, is stored beside as the commits' metadata: the first offsets that the group has
-        not pulled. Raises LogUnavailable; GroupInUse; LogError for lack of rights, or a partition that does not exist.
+        not pulled. Raises LogUnavailable; GroupInUse; TopicUnknown; LogError for lack of rights.
         """
         wanted = [
             TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
@@ -114,6 +114,10 @@ class GroupCommits:
         if code in REFUSED:
             text = f"{text_of(error)} Allow this user Read on the group {group} and on its topics"
             raise LogError(text) from error
+        if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise TopicUnknown(
+                f"Kafka knows no such topic for a commit of the group {group}: {text_of(error)}"
+            ) from error
         if code in PERMANENT:
             raise LogError(f"Kafka refuses a commit for the group {group}: {text_of(error)}") from error
 
