@@ -63,9 +63,9 @@ class GroupClient:
         found = _read(_refused, answer).refused
         return {(topic, number): each for topic, its in found.items() for number, each in its.items()}
 
-    async def leave(self, member: str, epoch: int, budget_s: float) -> None:
+    async def leave(self, member: str, process: str, budget_s: float) -> None:
         """Say farewell. Raises as `heartbeat`."""
-        path = f"{self._path}/members/{quote(member, safe='')}?epoch={epoch}"
+        path = f"{self._path}/members/{quote(member, safe='')}?process={quote(process, safe='')}"
         _check(await self._http.request("DELETE", self.group, path, None, budget_s=budget_s))
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.targets import claims_of
 from loadmanager.errors import Invalid
 
 
@@ -40,6 +41,10 @@ class Membership:
         self.revision = 0
         self.generation = 0
         self.claims: tuple[Partition, ...] | None = None
+        """What the coordinator is to be told that it should read, where members divide the partitions."""
+        self._sent_claims: tuple[Partition, ...] | None = None
+        self._claimed = 0
+        """The first heartbeat with them."""
         self.over = False
         """It was refused: who goes on joins under another id."""
         self._acked = 0
@@ -54,14 +59,17 @@ class Membership:
         """The next heartbeat, to be sent now."""
         self._sequence += 1
         self._sent_ms[self._sequence] = now_ms
+        if self.claims is not self._sent_claims:
+            self._sent_claims, self._claimed = self.claims, self._sequence
         return Beat(
             self.subscription, self.epoch, self._acked, self._sequence, self.generation, self.claims, self.process
         )
 
-    def answered(self, sequence: int, answer: Answer | Refusal) -> Change:
+    def answered(self, sequence: int, answer: Answer | Refusal, claims: tuple[Partition, ...] | None = None) -> Change:
         """An answer to the heartbeat of this sequence. One that comes late, or again, changes nothing.
 
-        Raises Invalid if the coordinator does not speak our version of the protocol.
+        `claims`: those by the answer's view; without them they are computed here. Raises Invalid if the coordinator
+        does not speak our version of the protocol.
         """
         sent_ms = self._sent_ms.pop(sequence, None)
         if sent_ms is None or sequence <= self._answered or self.over:
@@ -79,6 +87,10 @@ class Membership:
         self.epoch = answer.epoch
         if answer.lease_ms:
             self._until_ms = tuple(at_ms + answer.lease_ms for at_ms in sent_ms)
+        if answer.view is not None:
+            self.claims = claims_of(self.member, answer.view) if claims is None else claims
+        elif answer.generation != self.generation or sequence >= self._claimed:
+            self.claims = None  # the coordinator has them, or does not ask for any
         self.generation = answer.generation
         return self._apply(answer)
 

@@ -28,6 +28,7 @@ from loadmanager.consumer.membership import Change, Membership
 from loadmanager.consumer.progress import Progress
 from loadmanager.consumers.coordinator.messages import NO_COORDINATOR, PROTOCOL, Answer, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.targets import claims_of
 from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError, NotKnown
 
 LONGEST_WAIT_S = 3.0
@@ -229,9 +230,21 @@ class Session:
             asking = client.heartbeat(membership.member, beat, int(wait_s * 1000), wait_s + patience_s)
             answer = await self._unless_nudged(asking)
             if answer is not None:
+                claims = await self._claims(membership.member, answer)
                 with self.news:
-                    self._follow(membership.answered(beat.sequence, answer))
+                    self._follow(membership.answered(beat.sequence, answer, claims))
                 await self._look_at(answer)
+
+    async def _claims(self, member: str, answer: Answer | Refusal) -> tuple[Partition, ...]:
+        """What this member claims, where members divide the partitions. Without claims the coordinator divides."""
+        view = answer.view if isinstance(answer, Answer) else None
+        if view is None:
+            return ()
+        try:
+            return await asyncio.to_thread(claims_of, member, view)
+        except Invalid as error:
+            _log.warning("%s: leaves it to the coordinator to divide the partitions: %s", self.group, error)
+            return ()
 
     async def _look_at(self, answer: Answer | Refusal) -> None:
         """Warn of what an answer lacks; wait if it says so."""
@@ -260,10 +273,10 @@ class Session:
             self.group, self._max_poll_interval_s,
         )  # fmt: skip
         with self.news:
-            self._away, member, epoch = True, self.membership.member, self.membership.epoch
+            self._away, membership = True, self.membership
             self._follow(self.membership.lose())
         with suppress(LoadManagerError):
-            await client.leave(member, epoch, CLOSE_S)
+            await client.leave(membership.member, membership.process, CLOSE_S)
         while self._is_stuck() and not self.closing:
             await self._nudge.wait()
             self._nudge.clear()
@@ -374,7 +387,7 @@ class Session:
         with suppress(LoadManagerError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._commit(client)
-                await client.leave(self.membership.member, self.membership.epoch, CLOSE_S)
+                await client.leave(self.membership.member, self.membership.process, CLOSE_S)
 
     def _new_membership(self) -> Membership:
         return Membership(uuid.uuid4().hex, self.subscription)

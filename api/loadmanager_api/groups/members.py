@@ -4,7 +4,7 @@ Beside FastAPI, since they are the most frequent requests after lookups, and hea
 
     POST   /v1/groups/{tenant}/{namespace}/{group}/members/{member}/heartbeat?wait_ms=3000
     POST   /v1/groups/{tenant}/{namespace}/{group}/members/{member}/commit
-    DELETE /v1/groups/{tenant}/{namespace}/{group}/members/{member}?epoch=7
+    DELETE /v1/groups/{tenant}/{namespace}/{group}/members/{member}?process=c0ffee
 
 421 and 503 as in `loadmanager.client.redirection`: ask there, ask again. A heartbeat that is refused (409) says `why`.
 All here runs on the endpoints' loop; the coordinator answers on the service's.
@@ -163,7 +163,7 @@ class MembersPath:
         match asked.verb:
             case "heartbeat":
                 beat = _beat.decode(body)
-                wait_s = _number(query, "wait_ms", LONGEST_WAIT_MS, "milliseconds") / 1000
+                wait_s = _wait_s(query)
                 beating = ask(coordinator, lambda it: it.heartbeat(name, member, beat, wait_s))
                 answer = await (self._while_there(beating, receive) if wait_s else beating)
                 return _json(answer, 409 if isinstance(answer, Refusal) else 200)
@@ -178,8 +178,8 @@ class MembersPath:
                     nested.setdefault(topic, {})[number] = refusal
                 return _json(Refused(nested))
             case _:
-                epoch = _number(query, "epoch", 2**63 - 1, "the epoch of the last answer")
-                await ask(coordinator, lambda it: it.leave(name, member, epoch))
+                process = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("process")
+                await ask(coordinator, lambda it: it.leave(name, member, process))
                 return Response(status_code=204)
 
     async def _while_there(self, work: Coroutine[Any, Any, T], receive: Any) -> T:
@@ -214,7 +214,7 @@ def group_of(tenant: str, namespace: str, group: str) -> Key:
     """The key of a group, from the words of its path. Raises InvalidName."""
     if "/" in tenant or "/" in namespace:
         raise InvalidName(f"{tenant}/{namespace} is no namespace: only the name of a group may have slashes (%2F)")
-    return group_key(f"{tenant}/{namespace}/{group}")
+    return group_key(f"persistent://{tenant}/{namespace}/{group}")
 
 
 def _flat(offsets: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
@@ -239,12 +239,11 @@ async def _gone(receive: Any) -> None:
             pass
 
 
-def _number(query: bytes, name: str, most: int, what: str) -> int:
-    """A parameter; 0 if it is not given. Raises Invalid."""
-    text = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get(name, "0")
-    if not (text.isdecimal() and text.isascii() and len(text) < 20 and int(text) <= most):
-        raise Invalid(f"{name} is {text[:100]!r}: give {what}, from 0 to {most}")
-    return int(text)
+def _wait_s(query: bytes) -> float:
+    text = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("wait_ms", "0")
+    if not text.isdecimal() or len(text) > 20 or int(text) > LONGEST_WAIT_MS:
+        raise Invalid(f"wait_ms is {text[:100]!r}: give milliseconds, from 0 to {LONGEST_WAIT_MS}")
+    return int(text) / 1000
 
 
 def _json(body: object, status: int = 200) -> Response:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
+from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.measures import Change, Measures, named
 from loadmanager.consumers.coordinator.member import Member
@@ -42,7 +43,14 @@ from loadmanager.consumers.coordinator.records import (
     key_of,
     listed,
 )
-from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy, claimed
+from loadmanager.consumers.coordinator.targets import (
+    WEIGHTED,
+    Situation,
+    Targets,
+    check_strategy,
+    divided,
+    view_of,
+)
 from statechannel.law.record import Token
 
 
@@ -68,6 +76,9 @@ class Group:
         self._weighed: Mapping[Partition, float] | None = None
         """The weights by which it was last decided who should read what: members' records have them."""
         self._targets = Targets(self.settings.strategy, {})
+        self._view: View | None = None
+        """Where members divide the partitions: what they do it by in this generation."""
+        self._claims = Claims({}, {})
         self._withheld: set[Partition] = set()
         self.measures = Measures(self._counts, wall_offset_ms, rebalances)
         self._due: dict[str, None] = {}
@@ -135,9 +146,9 @@ class Group:
             self._take(name, beat, now_ms)
         return self.answer(name, beat.generation)
 
-    def leave(self, name: str, now_ms: int, epoch: int = 0) -> None:
-        """A member has stopped reading and goes. Nothing happens if it is not there, or is one of another epoch."""
-        if name in self._members and epoch in (0, self._members[name].epoch):
+    def leave(self, name: str, now_ms: int, process: str | None = None) -> None:
+        """A member has stopped reading and goes. Nothing happens if it is not there, or is another process."""
+        if name in self._members and process in (None, self._members[name].process):
             self._members[name].seen_ms = now_ms
             self._drop([name], f"{named([name])} left", now_ms)
 
@@ -170,7 +181,7 @@ class Group:
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
-                member.claims = None
+                member.claim = None
                 self._due[name] = None
             self._retarget(why, now_ms)
 
@@ -210,9 +221,7 @@ class Group:
         """What a member may read, that knows this generation. Raises KeyError if it is not there."""
         member = self._members[name]
         lease_ms = member.subscription.session_timeout_ms if member.prolonged else 0
-        view = None
-        if self.settings.mode is Mode.CLIENT and generation != self.generation:
-            view = View({each: its.topics for each, its in self.members.items()}, self._known_topics())
+        view = None if generation == self.generation else self._view
         reads = listed(member.granted.keys() - member.revoked.keys())
         missing = tuple(each for each in member.subscription.topics if not self._topics.get(each))
         return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view, missing)
@@ -326,10 +335,13 @@ class Group:
         if is_news:
             self._due[name] = None
             self._retarget(f"{named([name])} subscribes to something else", now_ms)
-        if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
-            member.claims = frozenset(beat.claims)
-            self._due[name] = None
-            self._decided(f"{named([name])} claims", self._targets.replace(self._claimed()), now_ms, always=False)
+        if self._view is not None and beat.claims is not None and beat.generation == self.generation:
+            claim = Claim(self.generation, frozenset(beat.claims))
+            if claim != member.claim:
+                member.claim = claim
+                self._due[name] = None
+                asked = self._claims.put(name, self._valid(name, claim))
+                self._decided(f"{named([name])} claims", self._by_claims(asked), now_ms, always=False)
         self._place(freed, now_ms)
 
     def _drop(self, names: Iterable[str], why: str, now_ms: int) -> None:
@@ -353,13 +365,19 @@ class Group:
         """Something changed by which it is decided who should read what."""
         self.generation += 1
         self._due[""] = None
+        if self._weighed is not self._weights:
+            self._weighed = self._weights
+            self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
+        situation, self._view = Situation(self.members, self._known_topics(), self._weights), None
         if self.settings.mode is Mode.CLIENT:
-            changed = self._targets.replace(self._claimed())
+            self._view = view_of(self.settings.strategy, situation, self._targets.all())
+            claims = {each: self._valid(each, its.claim) for each, its in self._members.items() if its.claim}
+            self._claims = Claims(divided(self._view), claims)
+            changed = self._targets.replace(
+                {each: self._claims.reader(each, self._targets.of(each)) for each in self._claims.proposal}
+            )
         else:
-            if self._weighed is not self._weights:
-                self._weighed = self._weights
-                self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
-            changed = self._targets.renew(Situation(self.members, self._known_topics(), self._weights))
+            changed = self._targets.renew(situation)
         self._decided(why, changed, now_ms, always=always)
 
     def _decided(self, why: str, changed: Collection[Partition], now_ms: int, *, always: bool) -> None:
@@ -381,13 +399,15 @@ class Group:
     def _counts(self) -> list[int]:
         return [len(member.granted) for member in self._members.values()]
 
-    def _claimed(self) -> dict[Partition, str]:
-        claims = {name: member.claims for name, member in self._members.items()}
-        return claimed(claims, self._targets.all(), self._exists)
+    def _by_claims(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Those of them that should be read by another member now, for what is claimed."""
+        readers = {each: self._claims.reader(each, self._targets.of(each)) for each in partitions}
+        return self._targets.move(readers)
 
-    def _exists(self, partition: Partition, reader: str) -> bool:
-        topic, number = partition
-        return 0 <= number < self._topics.get(topic, 0) and topic in self._members[reader].subscription.topics
+    def _valid(self, name: str, claim: Claim) -> Claim:
+        """Without what the member does not subscribe to."""
+        topics = self._members[name].subscription.topics
+        return Claim(claim.generation, frozenset(each for each in claim.partitions if each[0] in topics))
 
     def _is_revoked(self, partition: Partition) -> bool:
         return partition in self._members[self._holders[partition]].revoked

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from loadmanager.consumers.coordinator.claims import Claim
 from loadmanager.consumers.coordinator.records import (
     MemberRecord,
     Partition,
@@ -39,7 +40,7 @@ class Member(msgspec.Struct):
     sequence: int = 0
     process: str = ""
     """Which one is the member: another one cannot join under its id."""
-    claims: frozenset[Partition] | None = None
+    claim: Claim | None = None
 
     @classmethod
     def restored(cls, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> Self:
@@ -49,7 +50,8 @@ class Member(msgspec.Struct):
         member.process = record.process
         member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
         if record.claims is not None:
-            member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+            claimed = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+            member.claim = Claim(record.claimed_for, claimed)
         if revoked:
             member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
         return member
@@ -69,9 +71,18 @@ class Member(msgspec.Struct):
 
     def record(self, weights: Mapping[Partition, float]) -> MemberRecord:
         """What the log keeps of it."""
-        claims = None if self.claims is None else listed(self.claims)
+        claim = self.claim or Claim(0, frozenset())
+        claims = None if self.claim is None else listed(claim.partitions)
         granted, revoked = by_topic(self.granted), by_topic(self.revoked)
         weighed = by_topic({each: weights[each] for each in self.granted if each in weights})
         return MemberRecord(
-            self.subscription, self.epoch, self.revision, granted, revoked, claims, self.process, weighed
+            self.subscription,
+            self.epoch,
+            self.revision,
+            granted,
+            revoked,
+            claims,
+            claim.generation,
+            self.process,
+            weighed,
         )

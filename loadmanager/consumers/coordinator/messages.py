@@ -72,10 +72,17 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What members divide partitions by: who subscribes to what, and the topics' numbers of partitions."""
+    """What members divide partitions by, the same for all of one generation (`targets.divided`).
 
-    members: Mapping[str, tuple[str, ...]]
+    `topics`: their numbers of partitions. `held`: by member, what it should read so far. `weights`: by topic, what
+    partitions weigh, where that counts.
+    """
+
+    members: Mapping[str, Subscription]
     topics: Mapping[str, int]
+    strategy: str
+    held: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    weights: Mapping[str, Mapping[int, float]] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -102,7 +102,8 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member, with what it may be reading. `epoch`: the group's generation in which it joined.
 
     `granted`: its partitions by topic, each with the revision in which it got it. `revoked`: those among them that it
-    was told to give up, each with the revision that told it so. `weights`: what those weigh, when it was last decided
+    was told to give up, each with the revision that told it so. `claims`: where members divide the partitions, what it
+    claims, computed for the generation `claimed_for`. `weights`: what those weigh, when it was last decided
     who should read them.
     """
 
@@ -112,6 +113,7 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     granted: Mapping[str, Mapping[int, int]] = {}
     revoked: Mapping[str, Mapping[int, int]] = {}
     claims: Mapping[str, tuple[int, ...]] | None = None
+    claimed_for: int = 0
     process: str = ""
     weights: Mapping[str, Mapping[int, float]] = {}
 

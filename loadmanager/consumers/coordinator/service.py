@@ -145,12 +145,11 @@ class Coordinator:
             hosted.group.told(member, answer, self._now_ms())
             return answer
 
-    async def leave(self, name: str, member: str, epoch: int = 0) -> None:
-        """A member has stopped reading, and goes; nothing happens if it is one of another epoch. Raises as
-        `heartbeat`."""
+    async def leave(self, name: str, member: str, process: str | None = None) -> None:
+        """A member has stopped reading, and goes; nothing happens if it is another process. Raises as `heartbeat`."""
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
-            hosted.group.leave(member, self._now_ms(), epoch)
+            hosted.group.leave(member, self._now_ms(), process)
             await self._promised(name, hosted)
 
     async def commit(

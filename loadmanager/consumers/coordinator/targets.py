@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -11,7 +11,8 @@ from loadmanager.consumers.allocation.circle import AveragelyByCircle
 from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
 from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
-from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.messages import View
+from loadmanager.consumers.coordinator.records import Partition, Subscription, by_topic, flat, listed
 from loadmanager.errors import Invalid
 
 WEIGHTED = "WEIGHTED_STICKY"
@@ -94,6 +95,13 @@ class Targets:
         self._sticky = None
         return self._replace(target)
 
+    def move(self, readers: Mapping[Partition, str]) -> set[Partition]:
+        """Give these partitions to who should read them now; those that changed."""
+        self._sticky = None
+        changed = {each for each, member in readers.items() if self._target.get(each) != member}
+        self._target.update((each, readers[each]) for each in changed)
+        return changed
+
     def _replace(self, target: Mapping[Partition, str]) -> set[Partition]:
         changed = {each for each, member in target.items() if self._target.get(each) != member}
         changed |= self._target.keys() - target.keys()
@@ -123,21 +131,23 @@ class Targets:
         return changed
 
 
-def claimed(
-    claims: Mapping[str, Collection[Partition] | None],
-    target: Mapping[Partition, str],
-    exists: Callable[[Partition, str], bool],
-) -> dict[Partition, str]:
-    """Who claims what, where members divide the partitions. Who has claimed nothing yet (None) keeps what it should
-    read; of two that claim one partition, the one that should read it already keeps it."""
-    silent = {name for name, its in claims.items() if its is None}
-    found = {each: name for each, name in target.items() if name in silent and exists(each, name)}
-    for name in sorted(claims):
-        for partition in claims[name] or ():
-            taken = found.get(partition)
-            if exists(partition, name) and (taken is None or target.get(partition) == name):
-                found[partition] = name
-    return found
+def view_of(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> View:
+    """What members are told to divide the partitions by."""
+    lists = {member: listed(its) for member, its in _by_member(held).items() if member in situation.members}
+    weights = by_topic(situation.weights or {}) if strategy == WEIGHTED else {}
+    return View(situation.members, situation.topics, strategy, lists, weights)
+
+
+def divided(view: View) -> dict[Partition, str]:
+    """Who should read what: the same at the coordinator and at every member. Raises Invalid for an unknown strategy."""
+    check_strategy(view.strategy)
+    held = {(topic, each): member for member, its in view.held.items() for topic, all_ in its.items() for each in all_}
+    return _whole(view.strategy, Situation(view.members, view.topics, flat(view.weights) or None), held)
+
+
+def claims_of(member: str, view: View) -> tuple[Partition, ...]:
+    """What a member claims. Raises as `divided`."""
+    return tuple(each for each, reader in divided(view).items() if reader == member)
 
 
 def _whole(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:

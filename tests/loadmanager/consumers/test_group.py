@@ -17,6 +17,7 @@ from loadmanager.consumers.coordinator.records import (
     key_of,
     parsed,
 )
+from loadmanager.consumers.coordinator.targets import STRATEGIES
 from loadmanager.errors import Invalid
 from statechannel.law.record import Token
 
@@ -68,6 +69,12 @@ def records_of(group: Group) -> dict[str, Record]:
     assert again.members == {}
     written = {key: value for key, value in group.written(TOKEN) if value is not None}
     return {parsed(key)[2]: decoded(key, value) for key, value in written.items()}
+
+
+def records_of_all(group: Group) -> dict[str, Record]:
+    """The same of a group whose records were written before."""
+    group._due = dict.fromkeys(group.members)
+    return records_of(group)
 
 
 # --- moving
@@ -345,7 +352,7 @@ def test_members_that_divide_themselves_never_share_a_partition() -> None:
         assert members.beat(name).view is not None
     generation = members.group.generation
     every = tuple(("orders", each) for each in range(3))
-    for name in ("a", "b"):  # each thinks that it is alone
+    for name in ("a", "b", "a", "b", "a", "b"):  # each thinks that it is alone
         members.sequence += 1
         answer = members.last[name]
         beat = Beat(ORDERS, answer.epoch, answer.revision, members.sequence, generation, every)
@@ -353,6 +360,62 @@ def test_members_that_divide_themselves_never_share_a_partition() -> None:
         assert isinstance(found, Answer)
         members.last[name] = found
     assert (members.reads("a"), members.reads("b")) == ([0, 1, 2], [])
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES])
+@pytest.mark.parametrize("silent", [0, 1, 3])
+def test_members_that_divide_themselves_strand_no_partition(strategy: str, silent: int) -> None:
+    """As `set-mode client` while they read: some compute their claims, as the shipped consumer does, others none."""
+    group = Group(NAME, Settings(strategy=strategy))
+    group.set_topics({"orders": 12}, 0)
+    there: list[Membership] = []
+
+    def settle_all(now_ms: int) -> dict[str, int]:
+        for _ in range(5):
+            for number, each in enumerate(there):
+                ask(group, each, now_ms)
+                if number < silent:
+                    each.claims = None
+                read = [partition for its in there for partition in its.reads(now_ms)]
+                assert len(set(read)) == len(read), "two readers"
+        group.written(TOKEN)
+        for each in there:
+            ask(group, each, now_ms)
+        assert group.written(TOKEN) == [], "claims that are no news are not written"
+        read = [partition for each in there for partition in each.reads(now_ms)]
+        assert sorted(read) == [("orders", number) for number in range(len(read))]
+        return {each.member: len(each.reads(now_ms)) for each in there}
+
+    there += [reader("a"), reader("b")]
+    settle_all(0)
+    group.configure(Settings(Mode.CLIENT, strategy), 0)
+    assert sum(settle_all(0).values()) == 12
+    there.append(reader("c"))
+    found = settle_all(0)
+    assert sum(found.values()) == 12
+    assert found["c"], "it is given its share"
+    group.leave("b", 0)
+    del there[1]
+    assert sum(settle_all(0).values()) == 12
+    group.set_topics({"orders": 16}, 0)
+    assert sum(settle_all(0).values()) == 16
+    group = Group.restored(NAME, records_of_all(group), 0)
+    group.set_topics({"orders": 16}, 0)
+    assert sum(settle_all(0).values()) == 16
+
+
+def test_a_member_that_claims_what_the_others_do_not_expect_gets_it() -> None:
+    """Members may have a strategy of their own: claims are granted, and what nobody claims has a reader."""
+    group = Group(NAME, Settings(Mode.CLIENT))
+    group.set_topics({"orders": 4}, 0)
+    greedy, modest = reader("a"), reader("b")
+    for _ in range(6):
+        for each, wanted in ((greedy, (0, 1, 2)), (modest, ())):
+            ask(group, each, 0)
+            if each.claims is not None:
+                each.claims = tuple(("orders", number) for number in wanted)
+    assert sorted(number for _, number in greedy.reads(0)) == [0, 1, 2]
+    assert sorted(number for _, number in modest.reads(0)) == [3]
 
 
 def test_switching_who_divides_moves_nothing_by_itself() -> None:
@@ -493,9 +556,9 @@ def test_a_refused_process_that_leaves_ends_no_other_ones_session() -> None:
     group.set_topics({"orders": 1}, 0)
     first = reader("pod-0")
     ask(group, first, 0)
-    group.leave("pod-0", 0, epoch=first.epoch + 1)
+    group.leave("pod-0", 0, reader("pod-0").process)
     assert group.holders
-    group.leave("pod-0", 0, epoch=first.epoch)
+    group.leave("pod-0", 0, first.process)
     assert not group.holders
 
 
