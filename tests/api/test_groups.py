@@ -321,7 +321,7 @@ async def test_every_name_that_kafka_takes_works_for_members_routes_and_commands
                 assert owner is not None
                 await world.cluster.transfer(group, next(b for b in world.cluster.brokers if b is not owner))
                 assert isinstance(await client.heartbeat("m/1", member.beat(0), 0, 10), Answer), "it moved along"
-                await client.leave("m/1", member.epoch, 10)
+                await client.leave("m/1", member.process, 10)
 
 
 def consumer(_: object, group: str, topics: Sequence[str] = ("orders",)) -> GroupConsumer:
