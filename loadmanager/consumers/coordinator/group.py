@@ -20,7 +20,8 @@ it, and only then sends answers. A coordinator that learns that its token is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from loadmanager.consumers.coordinator.claims import Claim, Claims
@@ -45,6 +46,7 @@ from loadmanager.consumers.coordinator.records import (
 )
 from loadmanager.consumers.coordinator.targets import (
     WEIGHTED,
+    Planned,
     Situation,
     Targets,
     check_strategy,
@@ -167,7 +169,7 @@ class Group:
             size = topics.get(changed[0])
             now = "is gone" if size is None else f"has {size} partitions"
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-            self._retarget(f"topic {changed[0]} {now}{more}", now_ms)
+            self._retarget(f"topic {changed[0]} {now}{more}", now_ms, weigh=True)
 
     def configure(self, settings: Settings, now_ms: int) -> None:
         """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
@@ -183,25 +185,36 @@ class Group:
             for name, member in self._members.items():
                 member.claim = None
                 self._due[name] = None
-            self._retarget(why, now_ms)
+            self._retarget(why, now_ms, weigh=True)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
         """Ask the strategy anew, with these rates or lags."""
         self._weights = weights
-        self._retarget("asked for" if weights is None else "asked for, by lag", now_ms)
+        self._retarget("asked for" if weights is None else "asked for, by lag", now_ms, weigh=True)
 
     def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> bool:
-        """Know what the partitions weigh from now on. Whether the group was divided anew for that: only if nothing
-        moves, one member has much more to read than the others, and the strategy helps."""
+        """Know what the partitions weigh from now on. Whether the group was divided anew for that."""
+        plan = self.weighing(weights)
+        return plan is not None and self.weighed(plan(), now_ms)
+
+    def weighing(self, weights: Mapping[Partition, float]) -> Callable[[], Planned] | None:
+        """Know what the partitions weigh from now on. How the group would be divided anew, to be computed on any
+        thread; None if something moves, or if no member has much more to read than the others."""
         self._weights = weights
         if self.settings.mode is Mode.CLIENT or self.settings.strategy != WEIGHTED:
-            return False
+            return None
         moves = any(self._targets.of(each) != holder for each, holder in self._holders.items())
         if moves or not is_uneven(weights, self._holders, self.members):
+            return None
+        situation = Situation(self.members, self._known_topics(), weights)
+        return partial(self._targets.plan(situation), self.generation)
+
+    def weighed(self, planned: Planned, now_ms: int) -> bool:
+        """Divide the group so, unless something else has changed meanwhile, or that moves nothing. Whether it was."""
+        if planned.generation != self.generation or planned.target == self._targets.all():
             return False
-        if not self._targets.would_change(Situation(self.members, self._known_topics(), weights)):
-            return False
-        self._retarget("one member had too much to read", now_ms)
+        self._weights = planned.situation.weights
+        self._retarget("one member had too much to read", now_ms, weigh=True, planned=planned)
         return True
 
     def withhold(self, partitions: Collection[Partition], now_ms: int) -> None:
@@ -361,14 +374,22 @@ class Group:
         if self._targets.of(partition) is not None:
             self.measures.stopped(partition, at_ms)
 
-    def _retarget(self, why: str, now_ms: int, *, always: bool = True) -> None:
-        """Something changed by which it is decided who should read what."""
+    def _situation(self) -> Situation:
+        return Situation(self.members, self._known_topics(), self._weighed)
+
+    def _retarget(
+        self, why: str, now_ms: int, *, always: bool = True, weigh: bool = False, planned: Planned | None = None
+    ) -> None:
+        """Something changed by which it is decided who should read what. Only if `weigh` the newest weights count: by
+        those of the last time a member that comes or goes costs little, and moves little.
+
+        `planned`: how it was decided already, for this situation."""
         self.generation += 1
         self._due[""] = None
-        if self._weighed is not self._weights:
+        if (weigh or self._weighed is None) and self._weighed is not self._weights:
             self._weighed = self._weights
             self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
-        situation, self._view = Situation(self.members, self._known_topics(), self._weights), None
+        situation, self._view = self._situation(), None
         if self.settings.mode is Mode.CLIENT:
             self._view = view_of(self.settings.strategy, situation, self._targets.all())
             claims = {each: self._valid(each, its.claim) for each, its in self._members.items() if its.claim}
@@ -377,7 +398,7 @@ class Group:
                 {each: self._claims.reader(each, self._targets.of(each)) for each in self._claims.proposal}
             )
         else:
-            changed = self._targets.renew(situation)
+            changed = self._targets.renew(situation) if planned is None else self._targets.take(planned)
         self._decided(why, changed, now_ms, always=always)
 
     def _decided(self, why: str, changed: Collection[Partition], now_ms: int, *, always: bool) -> None:

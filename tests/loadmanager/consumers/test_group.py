@@ -339,6 +339,28 @@ def test_a_group_in_which_a_partition_moves_is_not_divided_again_before_it_has_a
     assert members.group.weigh(heavy_at["b"], 3)
 
 
+def test_a_division_that_was_computed_elsewhere_counts_only_if_nothing_changed_meanwhile() -> None:
+    members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
+    settle(members)
+    heavy: dict[Partition, float] = dict.fromkeys([("orders", number) for number in members.reads("a")], 9.0)
+    plan = members.group.weighing(heavy)
+    assert plan is not None
+    planned = plan()
+    members.beat("c")
+    holders = dict(members.group.holders)
+    assert not members.group.weighed(planned, 1)
+    assert members.group.holders == holders
+    for name in ("a", "b", "c", "a", "b", "c"):
+        members.beat(name)
+    plan = members.group.weighing(heavy)
+    assert plan is not None
+    assert members.group.weighed(plan(), 2)
+    members.group.check_invariants()
+    members.group.leave("c", 3)
+    settle(members)
+    assert sorted(members.group.holders) == [("orders", number) for number in range(6)]
+
+
 @pytest.mark.parametrize("settings", [Settings(), Settings(Mode.CLIENT, "WEIGHTED_STICKY")], ids=["STICKY", "client"])
 def test_lag_moves_nothing_where_it_does_not_count(settings: Settings) -> None:
     members = Members(4, settings)
