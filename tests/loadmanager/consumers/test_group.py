@@ -352,7 +352,8 @@ def test_a_division_that_was_computed_elsewhere_counts_only_if_nothing_changed_m
     assert members.group.holders == holders
     for name in ("a", "b", "c", "a", "b", "c"):
         members.beat(name)
-    plan = members.group.weighing(heavy)
+    most = max((members.reads(name) for name in "abc"), key=len)
+    plan = members.group.weighing(dict.fromkeys([("orders", number) for number in most], 9.0))
     assert plan is not None
     assert members.group.weighed(plan(), 2)
     members.group.check_invariants()
