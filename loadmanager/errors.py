@@ -4,7 +4,8 @@ LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)
 │   └── MissingExtra   it needs packages that are not installed
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
-├── Forbidden      the caller did not say who it is, or may not do this    (REST 401/403)
+├── Forbidden      the caller may not do this                              (REST 403)
+│   └── NotKnown       who the caller is could not be told: no token, or none that can be checked now (REST 401)
 ├── Conflict       it exists, but its state does not allow this            (REST 409)
 ├── Gone           it was there once, and is not kept any more             (REST 410)
 └── Unavailable    not now: nothing was changed, or the outcome is unknown (REST 503, Retry-After)
@@ -32,6 +33,10 @@ class NotFound(LoadManagerError):
 
 class Forbidden(LoadManagerError):
     """The caller may not do this, or did not say who it is."""
+
+
+class NotKnown(Forbidden):
+    """Who the caller is could not be told. It may be right later: a new token, or keys that can be read again."""
 
 
 class Conflict(LoadManagerError):

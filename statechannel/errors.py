@@ -74,6 +74,10 @@ class LogUnavailable(LogError):
     """The log did not answer within its time-out, or refuses writes at present (full disk, too few replicas)."""
 
 
+class TopicUnknown(LogError):
+    """The log's servers do not know a topic: it is gone, or one of them has just started."""
+
+
 class RecordTooLarge(LogError):
     """The payload is larger than the log accepts; nothing was written."""
 

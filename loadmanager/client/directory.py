@@ -18,7 +18,7 @@ from loadmanager.client.cluster import Pin, continues, header_of
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import AnotherCluster, error_detail, retry_after_s
 from loadmanager.client.route import Route
-from loadmanager.errors import Conflict, Forbidden, NotFound, Unavailable
+from loadmanager.errors import Conflict, Forbidden, NotFound, NotKnown, Unavailable
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import ClusterIdentity
@@ -187,7 +187,8 @@ class Directory:
         ):
             self.pin.take(response.headers, admin.url)
             if response.status in (401, 403):
-                raise Forbidden(error_detail(await response.read()) or f"{admin.url} answers {response.status}")
+                kind = NotKnown if response.status == 401 else Forbidden
+                raise kind(error_detail(await response.read()) or f"{admin.url} answers {response.status}")
             if response.status == 503:
                 raise Unavailable(f"{admin.url} answers 503", retry_after_s(response.headers))
             response.raise_for_status()

@@ -44,10 +44,19 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 class HttpRouter:
     """`await router.post("shop/carts/alice", "/v1/items", {...})`: to the owner of the key, wherever it is."""
 
-    def __init__(self, router: Router, *, protocol: str = "http", credentials: Credentials | None = None) -> None:
-        """`credentials` are sent to the owner: only for what brokers answer at their admin endpoint."""
+    def __init__(
+        self,
+        router: Router,
+        *,
+        protocol: str = "http",
+        credentials: Credentials | None = None,
+        without_url: str = "",
+    ) -> None:
+        """`credentials` are sent to the owner: only for what brokers answer at their admin endpoint. `without_url` says
+        of an owner that registered no URL for the protocol what is wrong with it."""
         self.router = router
         self._protocol = protocol
+        self._without_url = without_url or f"registered no {protocol} URL"
         self._credentials = credentials or Credentials()
 
     async def __aenter__(self) -> Self:
@@ -76,7 +85,7 @@ class HttpRouter:
         async def send(route: Route) -> HttpAnswer:
             url = route.url(self._protocol)
             if not url:
-                raise NotServing(f"{route.broker} registered no {self._protocol} URL", 0.1)
+                raise NotServing(f"{route.broker} {self._without_url}", 0.1)
             pin = self.router.directory.pin
             said = {**headers, **pin.headers(), **self._credentials.headers(url)}
             async with self.router.session.request(

@@ -21,13 +21,17 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from loadmanager.client.credentials import Credentials
 from loadmanager.consumer.kafka_client import KafkaClient, place_of, starts_at
 from loadmanager.consumer.session import Session, now_ms
+from loadmanager.consumers.coordinator.messages import check, group_key
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
-from statechannel.law.bundle import Key
 
 Told = Callable[[list[Partition]], object]
 
-_PASSING = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - public constants
+_END: int = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client names its own errors so
+_UNKNOWN = frozenset({
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+})  # fmt: skip
+"""Servers that start again may not know all topics; and the coordinator sees when one is gone, and takes it away."""
 
 
 class GroupConsumer:
@@ -63,22 +67,26 @@ class GroupConsumer:
         for name, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
             if not value_s > 0:
                 raise Invalid(f"{name} is {value_s}: give seconds, more than 0")
-        self.group = Key.parse(group).full_name
+        self.group = group_key(group).full_name
         self._auto_done = auto_done
         self._callbacks: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self._last: Message | None = None
         self._closed = False
+        if isinstance(topics, str):
+            raise Invalid(f"topics is one text, {topics!r}: give a list of topics")
+        subscription = Subscription(
+            tuple(topics),
+            int(session_timeout_s * 1000),
+            int(revoke_timeout_s * 1000),
+            capacity,
+            rack,
+            starts_at=starts_at(kafka),
+        )
+        check("a consumer", subscription)
         self._kafka = KafkaClient(kafka, self.group)
         self._session = Session(
             self.group,
-            Subscription(
-                tuple(topics),
-                int(session_timeout_s * 1000),
-                int(revoke_timeout_s * 1000),
-                capacity,
-                rack,
-                starts_at=starts_at(kafka),
-            ),
+            subscription,
             list(brokers),
             credentials,
             self._kafka,
@@ -145,7 +153,6 @@ class GroupConsumer:
             left_s = deadline_s - time.monotonic()
             message = self._next(left_s)
             if message is not None:
-                self._tell()  # of new partitions before their first record
                 return message
             if left_s <= 0 or self._closed:
                 return None
@@ -163,7 +170,7 @@ class GroupConsumer:
         """What may be read at this moment."""
         session = self._session
         with session.news:
-            return sorted(each for each in session.membership.reads(now_ms()) if each in session.progress)
+            return sorted(each for each in session.membership.reads(*now_ms()) if each in session.progress)
 
     def poll_fetched(self) -> Message | None:
         """As `poll(0)` if a record is at hand and nothing else is to be done; else None. Never waits."""
@@ -171,7 +178,9 @@ class GroupConsumer:
         if not session.news.acquire(blocking=False):
             return None
         try:
-            if not session.fetched or session.failed or session.events or session.to_tell() or not session.may_read():
+            if not session.fetched or session.failed or session.has_events or session.to_tell():
+                return None
+            if not session.may_read():
                 return None
             self._done_with_last()
             session.polls()
@@ -189,11 +198,13 @@ class GroupConsumer:
                 if timeout_s > 0:
                     session.news.wait(min(timeout_s, 0.1))
                 return None
+            if session.has_events:
+                return None
             if session.fetched:
                 return self._given_out()
         session.fetch(min(max(timeout_s, 0), 0.1))
         with session.news:
-            return self._given_out() if session.may_read() else None
+            return self._given_out() if session.may_read() and not session.has_events else None
 
     def _given_out(self) -> Message | None:
         """The next fetched record that is ours, if any; from now on it is in progress."""
@@ -205,7 +216,9 @@ class GroupConsumer:
                 if session.progress.take(*place_of(message)):
                     self._last = message
                     return message
-            elif not error.retriable() and error.code() not in _PASSING:
+            elif error.code() in _UNKNOWN or error.retriable():
+                self._kafka.warn(error)
+            elif error.code() != _END:
                 raise KafkaException(error)
         return None
 
@@ -217,11 +230,14 @@ class GroupConsumer:
     def _tell(self) -> None:
         """Call the service's callbacks for what has happened."""
         session = self._session
-        with session.news:
-            events, session.events = session.events, []
-            leaving = session.to_tell()
-        for what, partitions in events:
-            self._call(what, partitions)
+        while True:
+            with session.news:
+                event, leaving = session.next_event(), session.to_tell()
+            if event is None:
+                break
+            self._call(*event)
+            with session.news:
+                session.event_told()
         if leaving:
             self._call("revoke", leaving)
             with session.news:

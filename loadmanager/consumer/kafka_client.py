@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Invalid
 from statechannel.adapters.kafka.ownership import ClientClosed, Owned
-from statechannel.adapters.kafka.trouble import STRANDED, Trouble, reached, watched
+from statechannel.adapters.kafka.trouble import ALL_DOWN, STRANDED, Trouble, reached, watched
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ _STARTS = {
 """What Kafka's client calls them."""
 
 READY_S = 3.0
+WARN_EVERY_S = 60.0
 AT_ONCE = 100
 """Records that are taken from Kafka's client in one turn."""
 
@@ -47,11 +49,16 @@ class KafkaClient:
             raise Invalid(
                 "isolation.level must be read_committed: the offsets of a group are committed in transactions"
             )
+        self._group = group
+        self._theirs = settings.get("error_cb")
+        self._warned_s: dict[int, float] = {}
+        """By code of an error: when it is told again."""
         own = {
             **settings,
             "group.id": group.partition("://")[2],
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            "error_cb": self._note,
         }
         self._settings = watched(own, self._trouble)
         self._new_consumer = new_consumer
@@ -100,6 +107,21 @@ class KafkaClient:
         with self._turn:
             owned = self._owned
         owned.close()
+
+    def warn(self, error: KafkaError) -> None:
+        """Say what Kafka told, each kind of it once a minute."""
+        now_s, code = time.monotonic(), error.code()
+        if now_s >= self._warned_s.get(code, now_s):
+            self._warned_s[code] = now_s + WARN_EVERY_S
+            why = f"no server answers: {self._trouble.latest}" if code == ALL_DOWN else error.str()
+            _log.warning("%s waits for Kafka: %s", self._group, why)
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble.note(error)
+        if error.code() == ALL_DOWN:
+            self.warn(error)
+        if self._theirs is not None:
+            self._theirs(error)
 
     def _new(self) -> Owned[Consumer]:
         owned = Owned(self._new_consumer(self._settings), lambda client: client.close())

@@ -1,5 +1,8 @@
 """Decides for one member of a group what it may read, and until when. Pure: all times come in.
 
+Times are milliseconds on one clock or on several, always the same ones in the same order. A lease is over when it is on
+one of them: a suspended machine stops some clocks, and others can be set.
+
 The lease counts from before a heartbeat was sent that was answered. What it does not have any more it drains: it stops
 reading, ends what is in progress, commits, and says so (`given_up`); only then its heartbeats acknowledge the revision,
 and the partition goes to somebody else. When the lease ends, or the coordinator does not know the member any more,
@@ -8,14 +11,14 @@ everything is lost at once, and nothing can be committed.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.targets import claims_of
 from loadmanager.errors import Invalid
-
-NEVER = float("-inf")
 
 
 class Change(NamedTuple):
@@ -27,35 +30,46 @@ class Change(NamedTuple):
 
 
 class Membership:
-    """One member, from its first heartbeat until it leaves or is refused. Times in milliseconds of any steady clock."""
+    """One member, from its first heartbeat until it leaves or is refused."""
 
     def __init__(self, member: str, subscription: Subscription) -> None:
         self.member = member
+        self.process = uuid.uuid4().hex
+        """Tells this process from another one with the same id, which the coordinator refuses."""
         self.subscription = subscription
         self.epoch = 0
         self.revision = 0
         self.generation = 0
         self.claims: tuple[Partition, ...] | None = None
+        """What the coordinator is to be told that it should read, where members divide the partitions."""
+        self._sent_claims: tuple[Partition, ...] | None = None
+        self._claimed = 0
+        """The first heartbeat with them."""
         self.over = False
         """It was refused: who goes on joins under another id."""
         self._acked = 0
         self._sequence = 0
         self._answered = 0
-        self._sent_ms: dict[int, float] = {}
-        self._until_ms = NEVER
+        self._sent_ms: dict[int, tuple[float, ...]] = {}
+        self._until_ms: tuple[float, ...] = ()
         self._assigned: frozenset[Partition] = frozenset()
         self._draining: set[Partition] = set()
 
-    def beat(self, now_ms: float) -> Beat:
+    def beat(self, *now_ms: float) -> Beat:
         """The next heartbeat, to be sent now."""
         self._sequence += 1
         self._sent_ms[self._sequence] = now_ms
-        return Beat(self.subscription, self.epoch, self._acked, self._sequence, self.generation, self.claims)
+        if self.claims is not self._sent_claims:
+            self._sent_claims, self._claimed = self.claims, self._sequence
+        return Beat(
+            self.subscription, self.epoch, self._acked, self._sequence, self.generation, self.claims, self.process
+        )
 
-    def answered(self, sequence: int, answer: Answer | Refusal) -> Change:
+    def answered(self, sequence: int, answer: Answer | Refusal, claims: tuple[Partition, ...] | None = None) -> Change:
         """An answer to the heartbeat of this sequence. One that comes late, or again, changes nothing.
 
-        Raises Invalid if the coordinator does not speak our version of the protocol.
+        `claims`: those by the answer's view; without them they are computed here. Raises Invalid if the coordinator
+        does not speak our version of the protocol.
         """
         sent_ms = self._sent_ms.pop(sequence, None)
         if sent_ms is None or sequence <= self._answered or self.over:
@@ -65,12 +79,18 @@ class Membership:
         if isinstance(answer, Refusal):
             if answer.why is Why.UNSUPPORTED_VERSION:
                 raise Invalid(answer.detail)
+            if answer.why is Why.ID_IN_USE:
+                return Change()  # it is no member yet, or this is a late answer to one of its first heartbeats
             return self.lose()
         if self.epoch and answer.epoch != self.epoch:
             return self.lose()
         self.epoch = answer.epoch
         if answer.lease_ms:
-            self._until_ms = max(self._until_ms, sent_ms + answer.lease_ms)
+            self._until_ms = tuple(at_ms + answer.lease_ms for at_ms in sent_ms)
+        if answer.view is not None:
+            self.claims = claims_of(self.member, answer.view) if claims is None else claims
+        elif answer.generation != self.generation or sequence >= self._claimed:
+            self.claims = None  # the coordinator has them, or does not ask for any
         self.generation = answer.generation
         return self._apply(answer)
 
@@ -88,16 +108,21 @@ class Membership:
         return Change(lost=lost)
 
     def until_ms(self) -> float:
-        """What may be read may be read before this time."""
-        return self._until_ms
+        """What may be read may be read before this time, on the first clock."""
+        return self._until_ms[0] if self._until_ms else float("-inf")
 
-    def reads(self, now_ms: float) -> frozenset[Partition]:
+    def may_read(self, *now_ms: float) -> bool:
+        """Whether the lease is not over."""
+        until_ms = self._until_ms
+        return bool(until_ms) and all(now < until for now, until in zip(now_ms, until_ms, strict=True))
+
+    def reads(self, *now_ms: float) -> frozenset[Partition]:
         """What may be read now."""
-        return frozenset() if self.over or now_ms >= self._until_ms else self._assigned
+        return self._assigned if not self.over and self.may_read(*now_ms) else frozenset()
 
-    def holds(self, now_ms: float) -> frozenset[Partition]:
+    def holds(self, *now_ms: float) -> frozenset[Partition]:
         """What may be in progress now: it may be finished and committed."""
-        return frozenset() if self.over or now_ms >= self._until_ms else self._assigned | self._draining
+        return self._assigned | self._draining if not self.over and self.may_read(*now_ms) else frozenset()
 
     def _apply(self, answer: Answer) -> Change:
         assigned = frozenset((topic, number) for topic, its in answer.partitions.items() for number in its)

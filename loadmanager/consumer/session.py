@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -22,17 +23,23 @@ from loadmanager.client.credentials import Credentials
 from loadmanager.client.http import HttpRouter
 from loadmanager.client.router import Router
 from loadmanager.consumer.group_client import GroupClient
-from loadmanager.consumer.kafka_client import KafkaClient, partition_of
+from loadmanager.consumer.kafka_client import WARN_EVERY_S, KafkaClient, partition_of
 from loadmanager.consumer.membership import Change, Membership
 from loadmanager.consumer.progress import Progress
-from loadmanager.consumers.coordinator.messages import PROTOCOL
+from loadmanager.consumers.coordinator.messages import NO_COORDINATOR, PROTOCOL, Answer, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
-from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError
+from loadmanager.consumers.coordinator.targets import claims_of
+from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError, NotKnown
 
 LONGEST_WAIT_S = 3.0
 """How long a heartbeat waits for news; shorter than an attempt of the client may take."""
-RETRY_S = 0.2
+PATIENCE_S = 5.0
+"""No heartbeat is waited for much longer than it waits itself."""
+FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
 CLOSE_S = 5.0
+WARN_AFTER_S = 3.0
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _log = logging.getLogger("loadmanager.consumer")
 
@@ -63,9 +70,11 @@ class Session:
         self.membership = self._new_membership()
         self.events: list[tuple[str, list[Partition]]] = []
         """What the service is to be told: "assign" and "lost", with the partitions."""
+        self._telling: tuple[str, list[Partition]] | None = None
+        """What it is being told, or has not taken: it raised, and is told again."""
         self.fetched = deque[Message]()
         """Records that were not given out yet, of partitions that are ours."""
-        self.failed: LoadManagerError | None = None
+        self.failed: Exception | None = None
         self.closing = False
         self._brokers = brokers
         self._credentials = credentials
@@ -81,11 +90,12 @@ class Session:
         self._polled_s = time.monotonic()
         self._away = False
         """It is no member, for the service does not poll."""
-        self._unanswered = False
-        """Whether the last heartbeat had no answer."""
+        self._failures = 0
+        """Heartbeats in a row that had no answer, or were told to come again."""
+        self._answer_waited_for, self._topics_waited_for = Waiting(group), Waiting(group)
         self._thread = threading.Thread(target=self._work, name="loadmanager-group", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._nudge, self._to_commit = asyncio.Event(), asyncio.Event()
+        self._nudge, self._to_commit, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def start(self) -> None:
         """Join the group."""
@@ -98,6 +108,9 @@ class Session:
             self.closing = True
             self.news.notify_all()
         self.wake()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._ending.set)
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S + self.session_s)
 
@@ -135,7 +148,26 @@ class Session:
 
     def may_read(self) -> bool:
         """Whether the lease is not over."""
-        return self.membership.until_ms() > now_ms()
+        return self.membership.may_read(*now_ms())
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the service is to be told something before it gets a record."""
+        return bool(self.events) or self._telling is not None
+
+    def next_event(self) -> tuple[str, list[Partition]] | None:
+        """What the service is to be told now: again what it has not taken (`event_told`), as far as it still holds."""
+        if self._telling is not None and self._telling[0] == "assign":
+            later = {each for _, partitions in self.events for each in partitions}
+            there = [each for each in self._telling[1] if each in self.progress and each not in later]
+            self._telling = ("assign", there) if there else None
+        if self._telling is None and self.events:
+            self._telling = self.events.pop(0)
+        return self._telling
+
+    def event_told(self) -> None:
+        """The service has taken it."""
+        self._telling = None
 
     def to_tell(self) -> list[Partition]:
         """Partitions to be given up with nothing in progress, of which the service was not told yet."""
@@ -148,7 +180,7 @@ class Session:
     def held(self) -> list[Partition]:
         """What the service knows to have."""
         unknown = {each for what, partitions in self.events if what == "assign" for each in partitions}
-        return sorted(self.membership.holds(now_ms()) - self._told - unknown)
+        return sorted(self.membership.holds(*now_ms()) - self._told - unknown)
 
     @property
     def session_s(self) -> float:
@@ -164,14 +196,16 @@ class Session:
         try:
             credentials = self._credentials or Credentials.of_environment()
             router = Router(self._brokers, credentials=credentials)
-            async with HttpRouter(router, protocol=PROTOCOL, credentials=credentials) as http:
+            async with HttpRouter(
+                router, protocol=PROTOCOL, credentials=credentials, without_url=NO_COORDINATOR
+            ) as http:
                 client = GroupClient(http, self.group)
                 await asyncio.to_thread(self._kafka.get_ready, self.subscription.topics)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._commit_on(client))
                     group.create_task(self._beat_on(client))
                 await self._leave(client)
-        except* LoadManagerError as errors:
+        except* Exception as errors:  # noqa: BLE001 - `poll` raises it, whatever it is
             with self.news:
                 self.failed = _first(errors)
                 self.news.notify_all()
@@ -182,9 +216,9 @@ class Session:
         The answer prolongs the lease. So the one after a failure does not wait, and none is waited for much longer than
         it waits itself: its coordinator hangs then, and is another one soon.
         """
-        longest_s, patience_s = min(self.session_s / 3, LONGEST_WAIT_S), self.session_s / 5
+        longest_s, patience_s = min(self.session_s / 3, LONGEST_WAIT_S), min(self.session_s / 5, PATIENCE_S)
         while not self.closing:
-            wait_s = 0.0 if self._unanswered else min(longest_s, self._max_poll_interval_s / 3)
+            wait_s = 0.0 if self._failures else min(longest_s, self._max_poll_interval_s / 3)
             self._nudge.clear()
             if self._is_stuck():
                 await self._go_away(client)
@@ -192,12 +226,41 @@ class Session:
             with self.news:
                 membership = self.membership
                 self._give_up()
-                beat = membership.beat(now_ms())
+                beat = membership.beat(*now_ms())
             asking = client.heartbeat(membership.member, beat, int(wait_s * 1000), wait_s + patience_s)
             answer = await self._unless_nudged(asking)
             if answer is not None:
+                claims = await self._claims(membership.member, answer)
                 with self.news:
-                    self._follow(membership.answered(beat.sequence, answer))
+                    self._follow(membership.answered(beat.sequence, answer, claims))
+                await self._look_at(answer)
+
+    async def _claims(self, member: str, answer: Answer | Refusal) -> tuple[Partition, ...]:
+        """What this member claims, where members divide the partitions. Without claims the coordinator divides."""
+        view = answer.view if isinstance(answer, Answer) else None
+        if view is None:
+            return ()
+        try:
+            return await asyncio.to_thread(claims_of, member, view)
+        except Invalid as error:
+            _log.warning("%s: leaves it to the coordinator to divide the partitions: %s", self.group, error)
+            return ()
+
+    async def _look_at(self, answer: Answer | Refusal) -> None:
+        """Warn of what an answer lacks; wait if it says so."""
+        if isinstance(answer, Answer):
+            self._failures = 0
+            self._answer_waited_for.ends()
+            if answer.missing:
+                self._topics_waited_for.goes_on(
+                    f"{', '.join(answer.missing[:10])}: there is no such topic, or the brokers' Kafka user may not see "
+                    "it or commit for it"
+                )
+            else:
+                self._topics_waited_for.ends()
+        elif answer.why is Why.ID_IN_USE:
+            self._answer_waited_for.goes_on(answer.detail)
+            await self._back_off()
 
     def _is_stuck(self) -> bool:
         return time.monotonic() - self._polled_s > self._max_poll_interval_s
@@ -210,10 +273,10 @@ class Session:
             self.group, self._max_poll_interval_s,
         )  # fmt: skip
         with self.news:
-            self._away, member = True, self.membership.member
+            self._away, membership = True, self.membership
             self._follow(self.membership.lose())
         with suppress(LoadManagerError):
-            await client.leave(member, CLOSE_S)
+            await client.leave(membership.member, membership.process, CLOSE_S)
         while self._is_stuck() and not self.closing:
             await self._nudge.wait()
             self._nudge.clear()
@@ -230,25 +293,32 @@ class Session:
 
     async def _unless_nudged(self, asking: Coroutine[Any, Any, Any]) -> Any:
         """The answer; None if there is none, or if we have news first."""
+        began_s = time.monotonic()
         task, nudged = asyncio.ensure_future(asking), asyncio.ensure_future(self._nudge.wait())
         try:
             await asyncio.wait((task, nudged), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 return None
             answer = task.result()
-        except (Invalid, Conflict, Forbidden):
-            raise
         except LoadManagerError as error:
-            _log.info("the coordinator of %s does not answer: %s", self.group, error)
-            self._unanswered = True
-            await asyncio.sleep(min(RETRY_S, self.session_s / 20))
+            if is_final(error):
+                raise
+            self._answer_waited_for.goes_on(f"an answer of the group's coordinator: {error}", began_s)
+            await self._back_off()
             return None
         else:
-            self._unanswered = False
             return answer
         finally:
             nudged.cancel()
             task.cancel()
+
+    async def _back_off(self) -> None:
+        """Wait longer each time, but so that several attempts fall into a session."""
+        self._failures += 1
+        longest_s = min(FIRST_RETRY_S * 2 ** min(self._failures - 1, 10), LAST_RETRY_S, self.session_s / 10)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s * random.uniform(0.5, 1.0)):
+                await self._ending.wait()
 
     def _follow(self, change: Change) -> None:
         """Do what the coordinator says. Kafka's client fetches what is ours, and nothing else."""
@@ -259,10 +329,13 @@ class Session:
             self._gone |= gone
             self.fetched = deque(each for each in self.fetched if partition_of(each) not in gone)
         self.progress.end(change.revoked)
+        unknown = self._never_told(change.revoked | change.lost)
+        self._told |= unknown & change.revoked
         if change.lost:
             self._told -= change.lost
             self.progress.forget(change.lost)
-            self.events.append(("lost", sorted(change.lost)))
+        if change.lost - unknown:
+            self.events.append(("lost", sorted(change.lost - unknown)))
         if change.assigned:
             self.progress.begin(change.assigned)
             self.events.append(("assign", sorted(change.assigned)))
@@ -271,6 +344,13 @@ class Session:
         if self.membership.over:
             self.membership = self._new_membership()
         self.news.notify_all()
+
+    def _never_told(self, gone: Set[Partition]) -> set[Partition]:
+        """Those of them of which the service was never told that it has them; it will not be."""
+        unknown = {each for what, its in self.events if what == "assign" for each in its if each in gone}
+        left = [(what, [each for each in its if what != "assign" or each not in unknown]) for what, its in self.events]
+        self.events = [(what, its) for what, its in left if its]
+        return unknown
 
     def _give_up(self) -> None:
         """Say of what is drained, committed, and known to the service to be leaving, that it is not read any more."""
@@ -291,13 +371,14 @@ class Session:
             refused = await client.commit(
                 membership.member, membership.epoch, membership.revision, places, self.session_s
             )
-        except (Invalid, Conflict, Forbidden):
-            raise
         except LoadManagerError as error:
+            if is_final(error):
+                raise
             _log.warning("a commit of %s waits: %s", self.group, error)
             return
+        done = {each for each in places if each not in refused or refused[each].why is Why.NO_TOPIC}
         with self.news:
-            self.progress.committed({each: place for each, place in places.items() if each not in refused})
+            self.progress.committed({each: places[each] for each in done})
             leaving = bool(self.progress.leaving)
         if leaving:
             self._nudge.set()
@@ -306,17 +387,47 @@ class Session:
         with suppress(LoadManagerError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._commit(client)
-                await client.leave(self.membership.member, CLOSE_S)
+                await client.leave(self.membership.member, self.membership.process, CLOSE_S)
 
     def _new_membership(self) -> Membership:
         return Membership(uuid.uuid4().hex, self.subscription)
 
 
-def now_ms() -> float:
-    """A steady clock."""
-    return time.monotonic() * 1000
+class Waiting:
+    """Warns of what a consumer waits for, when that has lasted for some seconds, and then each minute."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._since_s: float | None = None
+        self._told_s: float | None = None
+
+    def goes_on(self, for_what: str, began_s: float | None = None) -> None:
+        """It waits for this; `began_s`: at least since then."""
+        now_s = time.monotonic()
+        self._since_s = self._since_s or began_s or now_s
+        is_due = now_s >= (self._since_s + WARN_AFTER_S if self._told_s is None else self._told_s + WARN_EVERY_S)
+        _log.log(logging.WARNING if is_due else logging.DEBUG, "%s waits for %s", self._group, for_what)
+        if is_due:
+            self._told_s = now_s
+
+    def ends(self) -> None:
+        """It does not wait any more."""
+        if self._told_s is not None:
+            _log.warning("%s goes on: what it waited for is there", self._group)
+        self._since_s = self._told_s = None
 
 
-def _first(errors: BaseExceptionGroup[LoadManagerError]) -> LoadManagerError:
+def is_final(error: LoadManagerError) -> bool:
+    """Whether asking again does not help: the request makes no sense, or this consumer may not ask."""
+    return isinstance(error, (Invalid, Conflict, Forbidden)) and not isinstance(error, NotKnown)
+
+
+def now_ms() -> tuple[float, float]:
+    """Two clocks that run on while the machine is suspended: a steady one, and the wall clock, which hypervisors set
+    when they wake a machine whose steady clocks stood still with it."""
+    return time.clock_gettime(_STEADY) * 1000, time.time() * 1000
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
     found = errors.exceptions[0]
     return _first(found) if isinstance(found, BaseExceptionGroup) else found

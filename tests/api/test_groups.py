@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
+from yarl import URL
 
+from loadmanager.client import HttpRouter, Router
 from loadmanager.client.redirection import Moved, NotServing
+from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.membership import Membership
-from loadmanager.consumers.coordinator.messages import Answer
+from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.errors import Invalid
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
+from statechannel.errors import InvalidName
 from tests.loadmanager.consumers.running import KnownTopics, running
 from tests.loadmanager.embedded import PATIENT
 
@@ -265,6 +272,80 @@ async def test_a_member_that_does_not_stop_keeps_its_offsets(world: World) -> No
     status, problem, _ = await world.ask("PUT", f"{AT}/offsets", json={"to": "latest", "timeout_s": 0.3})
     assert (status, world.topics.changed) == (503, {}), problem
     await world.settle("a", "b")
+
+
+NAMES = (
+    "eu/billing",
+    "x/members",
+    "members",
+    "bil\nling",
+    "50%",
+    "a%2Fb",
+    "blank and ümlaut?#",
+    "a/../b",
+    "//",
+    "☃" * 60,
+)
+
+
+@pytest.mark.slow
+async def test_every_name_that_kafka_takes_works_for_members_routes_and_commands(
+    world: World, subtests: pytest.Subtests
+) -> None:
+    async with HttpRouter(Router(world.cluster.admin_urls), protocol=PROTOCOL) as http:
+        for name in NAMES:
+            with subtests.test(name=name):
+                group = f"{NAMESPACE}/{name}"
+                if "/../" in name:
+                    for reads in (GroupClient, consumer):
+                        with pytest.raises(InvalidName):
+                            reads(cast("Any", http), group)
+                    continue
+                client, member = GroupClient(http, group), Membership("m/1", Subscription(("orders",)))
+                for _ in range(2):
+                    beat = member.beat(0)
+                    answer = await client.heartbeat("m/1", beat, 0, 10)
+                    assert isinstance(answer, Answer)
+                    member.answered(beat.sequence, answer)
+                at = f"/v1/groups/{NAMESPACE}/{quote(name, safe='')}"
+                for number in range(BROKERS):
+                    url = URL(world.cluster.admin_urls[number] + at, encoded=True)
+                    async with http.router.session.get(url) as shown:
+                        assert (shown.status, (await shown.json()).get("group")) == (200, group)
+                    async with http.router.session.get(URL(f"{url}/members", encoded=True)) as shown:
+                        assert [each["member"] for each in await shown.json()] == ["m/1"]
+                described = await world.cli("describe", group)
+                assert (described.exit_code, "m/1" in described.stdout) == (0, True), described.output
+                assert (await world.cli("set-strategy", group, "AVG")).exit_code == 0
+                owner = world.cluster.owner(group)
+                assert owner is not None
+                await world.cluster.transfer(group, next(b for b in world.cluster.brokers if b is not owner))
+                assert isinstance(await client.heartbeat("m/1", member.beat(0), 0, 10), Answer), "it moved along"
+                await client.leave("m/1", member.process, 10)
+
+
+def consumer(_: object, group: str, topics: Sequence[str] = ("orders",)) -> GroupConsumer:
+    return GroupConsumer(group, topics, brokers=["http://127.0.0.1:9"], kafka={"bootstrap.servers": "127.0.0.1:9"})
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", ".."])
+async def test_a_name_that_kafka_does_not_take_is_refused_at_once(name: str, world: World) -> None:
+    group = f"{NAMESPACE}/{name}"
+    with pytest.raises(InvalidName):
+        consumer(None, group)
+    assert (await world.cli("describe", group)).exit_code == 2
+    if "\ud800" not in name and name:
+        path = f"/v1/groups/{NAMESPACE}/{quote(name, safe='').replace('..', '%2E%2E')}/members/a/heartbeat"
+        url = URL(world.cluster.admin_urls[0] + path, encoded=True)
+        body = {"subscription": {"topics": ["orders"]}}
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+            assert answer.status in (400, 412), await answer.text()
+
+
+@pytest.mark.parametrize("topics", [("a/b",), ("a b",), ("^all.*",), ("..",), ("",), ("x" * 250,), (), "orders"])
+def test_a_topic_that_kafka_does_not_take_is_refused_at_once(topics: Sequence[str]) -> None:
+    with pytest.raises(Invalid, match=r"is no topic of Kafka|subscribes to 0 topics|topics is one text"):
+        consumer(None, GROUP, topics)
 
 
 NONSENSE: list[tuple[str, str, Any, int, str]] = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadmanager.errors import Forbidden, Unavailable
+from loadmanager.errors import NotKnown, Unavailable
 
 PRINCIPAL = "loadmanager.principal"
 """The key in an ASGI scope of the request's `Principal`; missing where there is no authentication."""
@@ -23,7 +23,7 @@ class Principal(msgspec.Struct, frozen=True):
     until_s: float
 
 
-class Unauthenticated(Forbidden):
+class Unauthenticated(NotKnown):
     """Nobody, as far as the request shows. `why` is one of a few words, for metrics."""
 
     def __init__(self, why: str, message: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from loadmanager.consumers.coordinator.messages import group_key
 from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.grouping import Group
@@ -15,7 +16,7 @@ from loadmanager_api.cli.printing import age, done, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Key
 
-GROUP = NameType("group", Key.parse, "groups")
+GROUP = NameType("group", group_key, "groups")
 STRATEGIES = ("STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 _COORDINATED = click.argument("group", metavar="TENANT/NAMESPACE/GROUP", type=GROUP)
 

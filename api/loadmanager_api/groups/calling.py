@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmanager.broker.node import Node
+from loadmanager.consumers.coordinator.messages import NO_COORDINATOR
 from loadmanager.errors import Conflict, NotFound, Unavailable
-from statechannel.errors import LogError, LogUnavailable
+from statechannel.errors import LogError, LogUnavailable, TopicUnknown
 
 if TYPE_CHECKING:
     from loadmanager.consumers.coordinator.service import Coordinator
@@ -28,10 +29,7 @@ def the_coordinator_of(node: Node) -> Coordinator:
     """The same. Raises NotFound if this broker hosts something else."""
     found = coordinator_of(node)
     if found is None:
-        raise NotFound(
-            f"{node.settings.advertised} coordinates no consumer groups: brokers do that start with "
-            "--host loadmanager.consumer.hosting:make_host"
-        )
+        raise NotFound(f"{node.settings.advertised} {NO_COORDINATOR}")
     return found
 
 
@@ -47,5 +45,7 @@ async def ask(coordinator: Coordinator, work: Callable[[Coordinator], Coroutine[
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(coordinator), loop))
     except LogUnavailable:
         raise
+    except TopicUnknown as error:
+        raise Unavailable(str(error)) from error
     except LogError as error:
         raise Conflict(str(error)) from error

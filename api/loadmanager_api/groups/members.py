@@ -4,7 +4,7 @@ Beside FastAPI, since they are the most frequent requests after lookups, and hea
 
     POST   /v1/groups/{tenant}/{namespace}/{group}/members/{member}/heartbeat?wait_ms=3000
     POST   /v1/groups/{tenant}/{namespace}/{group}/members/{member}/commit
-    DELETE /v1/groups/{tenant}/{namespace}/{group}/members/{member}
+    DELETE /v1/groups/{tenant}/{namespace}/{group}/members/{member}?process=c0ffee
 
 421 and 503 as in `loadmanager.client.redirection`: ask there, ask again. A heartbeat that is refused (409) says `why`.
 All here runs on the endpoints' loop; the coordinator answers on the service's.
@@ -27,7 +27,7 @@ from starlette.responses import Response
 from loadmanager.broker.node import Node
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.client.redirection import problem_of as redirected
-from loadmanager.consumers.coordinator.messages import Beat, Refusal
+from loadmanager.consumers.coordinator.messages import Beat, Refusal, group_key
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Forbidden, Invalid
 from loadmanager_api.access.access import Access
@@ -38,12 +38,15 @@ from loadmanager_api.groups.calling import ask, the_coordinator_of
 from loadmanager_api.http_counts import HttpCounts
 from loadmanager_api.limits import Limits
 from loadmanager_api.methods import refused
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import Key
 
 AT_ONCE = 4_096
 """Requests of members that may run at the same time: each of them waits on a connection of its own."""
 LONGEST_WAIT_MS = 30_000
 PREFIX = b"/v1/groups/"
 _PATH = re.compile(r"/v1/groups/([^/]+)/([^/]+)/([^/]+)/members/([^/]+)(?:/(heartbeat|commit))?", re.ASCII)
+_KEPT = re.compile(r"%(2F|25)", re.IGNORECASE | re.ASCII)
 _TEMPLATE = "/v1/groups/{tenant}/{namespace}/{consumer_group}/members/{member}"
 
 T = TypeVar("T")
@@ -87,7 +90,7 @@ class Asked(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The group's full name."""
-        return f"persistent://{self.tenant}/{self.namespace}/{self.group}"
+        return group_of(self.tenant, self.namespace, self.group).full_name
 
     @property
     def rule_path(self) -> str:
@@ -115,8 +118,12 @@ class MembersPath:
         self._bounded = Limits(self._answer, node.settings, counts, unsent_bytes, AT_ONCE)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        of_members = scope["type"] == "http" and _asked(scope) is not None
-        await (self._bounded if of_members else self._app)(scope, receive, send)
+        if scope["type"] == "http" and scope["raw_path"].startswith(PREFIX):
+            if _asked(scope) is not None:
+                await self._bounded(scope, receive, send)
+                return
+            scope = {**scope, "path": with_slashes(scope["raw_path"])}
+        await self._app(scope, receive, send)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         asked = _asked(scope)
@@ -157,7 +164,8 @@ class MembersPath:
         body = await _body(receive)
         match asked.verb:
             case "heartbeat":
-                beat, wait_s = _beat.decode(body), _wait_s(query)
+                beat = _beat.decode(body)
+                wait_s = _wait_s(query)
                 beating = ask(coordinator, lambda it: it.heartbeat(name, member, beat, wait_s))
                 answer = await (self._while_there(beating, receive) if wait_s else beating)
                 return _json(answer, 409 if isinstance(answer, Refusal) else 200)
@@ -182,7 +190,8 @@ class MembersPath:
                     nested.setdefault(topic, {})[number] = refusal
                 return _json(Refused(nested))
             case _:
-                await ask(coordinator, lambda it: it.leave(name, member))
+                process = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("process")
+                await ask(coordinator, lambda it: it.leave(name, member, process))
                 return Response(status_code=204)
 
     async def _while_there(self, work: Coroutine[Any, Any, T], receive: Any) -> T:
@@ -206,6 +215,18 @@ def _asked(scope: Any) -> Asked | None:
         return None
     match = _PATH.fullmatch(raw.decode())
     return None if match is None else Asked(scope["method"], *(unquote(word or "") for word in match.groups()))
+
+
+def with_slashes(raw_path: bytes) -> str:
+    """The path for the routes, in which a slash or `%` within a name is still `%2F` or `%25`: `group_of` reads it."""
+    return unquote(_KEPT.sub("%25\\1", raw_path.decode("utf-8", "replace")))
+
+
+def group_of(tenant: str, namespace: str, group: str) -> Key:
+    """The key of a group, from the words of its path. Raises InvalidName."""
+    if "/" in tenant or "/" in namespace:
+        raise InvalidName(f"{tenant}/{namespace} is no namespace: only the name of a group may have slashes (%2F)")
+    return group_key(f"persistent://{tenant}/{namespace}/{group}")
 
 
 def _flat(offsets: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
@@ -232,8 +253,8 @@ async def _gone(receive: Any) -> None:
 
 def _wait_s(query: bytes) -> float:
     text = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("wait_ms", "0")
-    if not text.isdecimal() or int(text) > LONGEST_WAIT_MS:
-        raise Invalid(f"wait_ms is {text!r}: give milliseconds, from 0 to {LONGEST_WAIT_MS}")
+    if not text.isdecimal() or len(text) > 20 or int(text) > LONGEST_WAIT_MS:
+        raise Invalid(f"wait_ms is {text[:100]!r}: give milliseconds, from 0 to {LONGEST_WAIT_MS}")
     return int(text) / 1000
 
 

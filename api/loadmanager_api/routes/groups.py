@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 from fastapi import Path, Query, Request, Response
@@ -23,6 +24,7 @@ from loadmanager.errors import Invalid, NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
+from loadmanager_api.groups.members import group_of
 from loadmanager_api.groups.presenting import group_shown, kafka_name, members_shown, offsets_shown, rebalance_shown
 from loadmanager_api.groups.schemas import (
     GroupChange,
@@ -237,7 +239,7 @@ async def _names(coordinator: Coordinator) -> set[str]:
 
 
 def _key(tenant: str, namespace: str, consumer_group: str) -> Key:
-    return Key.parse(f"{tenant}/{namespace}/{consumer_group}")
+    return group_of(tenant, namespace, unquote(consumer_group))
 
 
 Work = Callable[["Coordinator"], Coroutine[Any, Any, T]]

@@ -9,21 +9,20 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.consumers.allocation.strategy import MessageQueue
-
-Held = Mapping[str, Mapping[str, Sequence[tuple[float, MessageQueue]]]]
-Move = tuple[MessageQueue, str, str]
+Held = Mapping[str, Mapping[str, Sequence[tuple[float, Any]]]]
+Move = tuple[Any, str, str]
 """A queue, who gives it, who takes it."""
 
 NEVER = 1 << 20
 """The cost of a step that cannot be made."""
 
 
-def unneeded(held: Held, home: Mapping[MessageQueue, str], readers: Mapping[str, Sequence[str]]) -> list[Move]:
+def unneeded(held: Held, home: Mapping[Any, str], readers: Mapping[str, Sequence[str]]) -> list[Move]:
     """Moves that leave every number of queues as it is, or swapped between two consumers, and bring more queues home
     than they take away; none if there are no such moves.
 
@@ -39,12 +38,12 @@ def unneeded(held: Held, home: Mapping[MessageQueue, str], readers: Mapping[str,
     return [(_cheapest(held[giver], home, readers, giver, taker), giver, taker) for giver, taker in steps]
 
 
-def _count(by_topic: Mapping[str, Sequence[tuple[float, MessageQueue]]]) -> int:
+def _count(by_topic: Mapping[str, Sequence[tuple[float, Any]]]) -> int:
     return sum(map(len, by_topic.values()))
 
 
 def _steps(
-    held: Held, home: Mapping[MessageQueue, str], readers: Mapping[str, Sequence[str]], consumers: Sequence[str]
+    held: Held, home: Mapping[Any, str], readers: Mapping[str, Sequence[str]], consumers: Sequence[str]
 ) -> NDArray[np.int64]:
     """The cost of handing a queue from each consumer (row) to each other (column)."""
     place = {consumer: index for index, consumer in enumerate(consumers)}
@@ -109,12 +108,12 @@ def _cycle(came_from: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _cheapest(
-    by_topic: Mapping[str, Sequence[tuple[float, MessageQueue]]],
-    home: Mapping[MessageQueue, str],
+    by_topic: Mapping[str, Sequence[tuple[float, Any]]],
+    home: Mapping[Any, str],
     readers: Mapping[str, Sequence[str]],
     giver: str,
     taker: str,
-) -> MessageQueue:
+) -> Any:
     """The queue that such a step hands over."""
     movable = [queue for topic, its in by_topic.items() if taker in readers[topic] for _, queue in its]
     return min(movable, key=lambda queue: ((home.get(queue) == giver) - (home.get(queue) == taker), queue))

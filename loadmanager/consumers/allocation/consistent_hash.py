@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import md5
 
 from loadmanager.consumers.allocation.strategy import Allocation, InvalidArgument, MessageQueue, for_one
@@ -33,7 +34,7 @@ class ConsistentHash:
         found: dict[str, list[MessageQueue]] = {consumer: [] for consumer in consumers}
         if places:
             for queue in queues:
-                at = bisect_left(places, _hash(str(queue)))
+                at = bisect_left(places, _place_of(queue))
                 found[ring[places[at % len(places)]]].append(queue)
         return found
 
@@ -47,6 +48,12 @@ class ConsistentHash:
             for replica in range(first, first + self._virtual_nodes):
                 ring[_hash(f"{consumer}-{replica}")] = consumer
         return ring
+
+
+@lru_cache(200_000)
+def _place_of(queue: MessageQueue) -> int:
+    """A group asks for the same queues at each change."""
+    return _hash(str(queue))
 
 
 def _hash(text: str) -> int:

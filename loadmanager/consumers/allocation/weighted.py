@@ -12,10 +12,11 @@ no two then differ by more than one queue, if that can be reached. Where they al
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +29,12 @@ IDLE_SHARE = 0.1
 TARGETS = 8
 """So many of the lowest consumers are tried for each one that is too high."""
 PASSES = 10
+LAST = chr(0x10FFFF)
+"""Behind every id."""
+
+
+Q = TypeVar("Q", bound=Any)
+"""A queue: a tuple that begins with its topic."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -39,14 +46,14 @@ class Consumer(msgspec.Struct, frozen=True):
     rack: str = ""
 
 
-class Weighing(msgspec.Struct, frozen=True):
+class Weighing(msgspec.Struct, Generic[Q], frozen=True):
     """What queues weigh (per second, messages, bytes: any unit), and on which racks they have replicas.
 
     A queue without a weight is idle. `tolerance`: how far from the mean level a consumer may be, as a fraction.
     """
 
-    weights: Mapping[MessageQueue, float] | None = None
-    racks: Mapping[MessageQueue, Collection[str]] = {}
+    weights: Mapping[Q, float] | None = None
+    racks: Mapping[Q, Collection[str]] = {}
     tolerance: float = 0.05
 
 
@@ -54,29 +61,25 @@ def allocate_weighted(
     previous: Mapping[str, Iterable[MessageQueue]],
     queues: Sequence[MessageQueue],
     consumers: Sequence[Consumer],
-    weighing: Weighing | None = None,
+    weighing: Weighing[MessageQueue] | None = None,
 ) -> dict[str, list[MessageQueue]]:
     """The queues of each consumer; a queue that nobody subscribes to is nobody's.
 
     Raises InvalidArgument for a consumer that is named twice, a capacity that is not above 0, a weight below 0, or a
     number that is none.
     """
-    weighing = weighing or Weighing()
+    weighing = weighing or Weighing[MessageQueue]()
     _check(consumers, weighing)
     alike = len({(each.topics, each.capacity) for each in consumers}) <= 1 and not weighing.racks
     if weighing.weights is None and alike:
         topics = consumers[0].topics if consumers else None
         readable = [queue for queue in queues if topics is None or queue.topic in topics]
         return Sticky.of(previous, readable, [each.id for each in consumers]).allocation()
-    draft = _Draft(queues, consumers, weighing)
-    draft.keep(previous)
-    draft.place()
-    draft.relieve()
-    draft.bring_home()
-    return draft.allocation()
+    return Weighted(previous, queues, consumers, weighing).allocation()
 
 
-def _check(consumers: Sequence[Consumer], weighing: Weighing) -> None:
+def _check(consumers: Iterable[Consumer], weighing: Weighing[Q]) -> None:
+    consumers = list(consumers)
     if len({each.id for each in consumers}) < len(consumers):
         raise InvalidArgument("a consumer is named twice: every consumer of a group has an id of its own")
     for each in consumers:
@@ -89,81 +92,154 @@ def _check(consumers: Sequence[Consumer], weighing: Weighing) -> None:
         raise InvalidArgument(f"the tolerance is {weighing.tolerance}: give a fraction, at least 0")
 
 
-def _weights(queues: Sequence[MessageQueue], given: Mapping[MessageQueue, float] | None) -> dict[MessageQueue, float]:
+def _weights(queues: Sequence[Q], given: Mapping[Q, float] | None) -> dict[Q, float]:
     weights = dict.fromkeys(queues, 1.0) if given is None else {queue: given.get(queue, 0.0) for queue in queues}
     mean = sum(weights.values()) / len(weights) if weights else 0.0
     least = mean * IDLE_SHARE if mean else 1.0
     return {queue: max(weight, least) for queue, weight in weights.items()}
 
 
-def _mean_level(weights: list[float], capacities: list[float]) -> float:
+def _mean_level(weights: Sequence[float], capacities: Sequence[float]) -> float:
     """The level if it came out even, without queues that alone are above it: each is alone at a largest consumer.
 
-    `weights` in ascending order; those of such queues are taken away.
+    `weights` in ascending order.
     """
     total, capacity, most = sum(weights), sum(capacities), max(capacities, default=1.0)
-    while weights and capacity > most and weights[-1] * capacity > total * most:
-        total -= weights.pop()
+    for weight in reversed(weights):
+        if capacity <= most or weight * capacity <= total * most:
+            break
+        total -= weight
         capacity -= most
     return total / capacity if capacity else 0.0
 
 
-class _Draft:
-    """An allocation that is being made."""
+class Weighted(Generic[Q]):
+    """The allocation of one group, changed step by step while weights and queues stay as they are."""
 
-    def __init__(self, queues: Sequence[MessageQueue], consumers: Sequence[Consumer], weighing: Weighing) -> None:
+    def __init__(
+        self,
+        previous: Mapping[str, Iterable[Q]],
+        queues: Sequence[Q],
+        consumers: Sequence[Consumer],
+        weighing: Weighing[Q],
+    ) -> None:
+        """As `allocate_weighted`."""
+        _check(consumers, weighing)
+        self._weighing = weighing
         self._weights = _weights(queues, weighing.weights)
+        self._topics = sorted({queue[0] for queue in self._weights})
+        self._sorted: tuple[frozenset[str], list[float]] | None = None
         self._racks = weighing.racks
-        self._consumers = {each.id: each for each in sorted(consumers, key=lambda each: each.id)}
-        topics = {queue.topic for queue in self._weights}
-        self._readers = {
-            topic: [each.id for each in self._consumers.values() if each.topics is None or topic in each.topics]
-            for topic in sorted(topics)
-        }
-        self._largest = {
-            topic: max((self._consumers[each].capacity for each in readers), default=0.0)
-            for topic, readers in self._readers.items()
-        }
-        self._load = dict.fromkeys(self._consumers, 0.0)
-        self._held: dict[str, dict[str, list[tuple[float, MessageQueue]]]] = {each: {} for each in self._consumers}
+        self._consumers: dict[str, Consumer] = {}
+        self._load: dict[str, float] = {}
+        self._held: dict[str, dict[str, list[tuple[float, Q]]]] = {}
         """By consumer and topic, by weight."""
         self._free = dict.fromkeys(self._weights)
-        self._home: dict[MessageQueue, str] = {}
-        self._one_subscription = len({each.topics for each in consumers}) <= 1
-        self._exact = len(set(self._weights.values())) <= 1 and len({each.capacity for each in consumers}) <= 1
-        read = sorted(weight for queue, weight in self._weights.items() if self._readers[queue.topic])
-        mean = _mean_level(read, [each.capacity for each in consumers])
-        self._low, self._high = mean * (1 - weighing.tolerance), mean * (1 + weighing.tolerance)
+        self._owner: dict[Q, str] = {}
+        self._was: dict[Q, str | None] = {}
+        """Who had the queues that were moved in this change, before it."""
+        self._levels: list[tuple[float, str]] = []
+        """All levels, lowest first, while some consumers are relieved."""
+        self._populate(consumers)
+        self._keep(previous)
+        self._balance()
 
-    def allocation(self) -> dict[str, list[MessageQueue]]:
+    def change(self, joined: Collection[Consumer], left: Collection[str]) -> dict[Q, str | None]:
+        """These came and went, at once; the queues that changed hands, each with its new consumer."""
+        _check(joined, Weighing[Q]())
+        self._was, self._levels = {}, []
+        for consumer in left:
+            for held in self._held.pop(consumer).values():
+                for _, queue in held:
+                    self._was[queue] = self._owner.pop(queue)
+                    self._free[queue] = None
+            del self._load[consumer], self._consumers[consumer]
+        self._populate([*self._consumers.values(), *joined])
+        for consumer in self._consumers:
+            for topic, held in self._held[consumer].items():
+                while held and not self._may_stay(held[-1][1], consumer):
+                    queue = held[-1][1]
+                    self._take(queue, consumer)
+                    self._free[queue] = None
+                    assert topic
+        self._balance()
+        return {queue: now for queue, before in self._was.items() if (now := self._owner.get(queue)) != before}
+
+    def owners(self) -> Mapping[Q, str]:
+        """Who has each queue that somebody may read."""
+        return self._owner
+
+    def allocation(self) -> dict[str, list[Q]]:
+        """The queues of each consumer."""
         return {
             consumer: sorted(queue for held in by_topic.values() for _, queue in held)
             for consumer, by_topic in self._held.items()
         }
 
-    def keep(self, previous: Mapping[str, Iterable[MessageQueue]]) -> None:
+    def _populate(self, consumers: Iterable[Consumer]) -> None:
+        """Take these consumers, and find out between which levels they should be."""
+        self._consumers = {each.id: each for each in sorted(consumers, key=lambda each: each.id)}
+        for consumer in self._consumers:
+            self._load.setdefault(consumer, 0.0)
+            self._held.setdefault(consumer, {})
+        self._load = {each: self._load[each] for each in self._consumers}
+        self._held = {each: self._held[each] for each in self._consumers}
+        by_topics = {each.topics for each in self._consumers.values()}
+        self._one_subscription = len(by_topics) <= 1
+        everybody = list(self._consumers)
+        self._readers: dict[str, list[str]] = {
+            topic: everybody
+            if self._one_subscription and all(topics is None or topic in topics for topics in by_topics)
+            else [each.id for each in self._consumers.values() if each.topics is None or topic in each.topics]
+            for topic in self._topics
+        }
+        self._largest = {
+            topic: max((self._consumers[each].capacity for each in readers), default=0.0)
+            for topic, readers in self._readers.items()
+        }
+        capacities = [each.capacity for each in self._consumers.values()]
+        self._one_capacity = len(set(capacities)) <= 1
+        read = frozenset(topic for topic, readers in self._readers.items() if readers)
+        if self._sorted is None or self._sorted[0] != read:
+            self._sorted = read, sorted(weight for queue, weight in self._weights.items() if queue[0] in read)
+        weights = self._sorted[1]
+        self._exact = self._one_capacity and (not self._weights or _is_one(self._weights))
+        mean, tolerance = _mean_level(weights, capacities), self._weighing.tolerance
+        self._low, self._high = mean * (1 - tolerance), mean * (1 + tolerance)
+
+    def _keep(self, previous: Mapping[str, Iterable[Q]]) -> None:
         """Everything that may stay stays. Of a queue that several had, the first of them by id keeps it.
 
         A queue that is too heavy for its consumer does not stay, unless that is one of its largest readers.
         """
         for consumer in sorted(previous.keys() & self._consumers.keys()):
+            kept: dict[str, list[tuple[float, Q]]] = {}
             for queue in previous[consumer]:
                 if queue in self._free and self._may_stay(queue, consumer):
                     del self._free[queue]
-                    self._home[queue] = consumer
-                    self._give(queue, consumer)
+                    self._owner[queue] = consumer
+                    kept.setdefault(queue[0], []).append((self._weights[queue], queue))
+            self._held[consumer] = {topic: sorted(its) for topic, its in kept.items()}
+            self._load[consumer] = sum(weight for its in kept.values() for weight, _ in its)
 
-    def place(self) -> None:
+    def _balance(self) -> None:
+        self._place()
+        self._relieve()
+        self._bring_home()
+
+    def _place(self) -> None:
         """The free queues, heaviest first; within a queue's weight of the lowest, a consumer in one of its racks."""
+        if self._one_subscription and self._one_capacity and not self._racks:
+            self._deal()
+            return
         lowest = {topic: _Lowest(self, readers) for topic, readers in self._readers.items()}
         near: dict[tuple[str, str], _Lowest] = {}
-        for queue in sorted(self._free, key=lambda each: (-self._weights[each], each)):
-            weight = self._weights[queue]
-            level, best = lowest[queue.topic].find(weight)
+        for weight, queue in self._heaviest_first():
+            level, best = lowest[queue[0]].find(weight)
             for rack in sorted(self._racks.get(queue, ())):
-                key = queue.topic, rack
+                key = queue[0], rack
                 if key not in near:
-                    readers = [each for each in self._readers[queue.topic] if self._consumers[each].rack == rack]
+                    readers = [each for each in self._readers[queue[0]] if self._consumers[each].rack == rack]
                     near[key] = _Lowest(self, readers)
                 near_level, found = near[key].find(weight)
                 if near_level <= level + weight / self.capacity(found or best) / 2:
@@ -173,8 +249,36 @@ class _Draft:
                 self._give(queue, best)
         self._free = {}
 
-    def relieve(self) -> None:
+    def _heaviest_first(self) -> list[tuple[float, Q]]:
+        weights = self._weights
+        unread = {topic for topic, readers in self._readers.items() if not readers}
+        by_name = sorted(queue for queue in self._free if queue[0] not in unread) if unread else sorted(self._free)
+        by_name.sort(key=weights.__getitem__, reverse=True)
+        return [(weights[queue], queue) for queue in by_name]
+
+    def _deal(self) -> None:
+        """The same where all consumers are alike."""
+        heap: list[tuple[float, str, list[tuple[float, Q]]]] = [(load, each, []) for each, load in self._load.items()]
+        heapq.heapify(heap)
+        if heap:
+            for each in self._heaviest_first():
+                load, consumer, its = heap[0]
+                its.append(each)
+                heapq.heapreplace(heap, (load + each[0], consumer, its))
+        self._was = {**dict.fromkeys(self._free), **self._was}
+        self._free = {}
+        for load, consumer, its in heap:
+            self._load[consumer] = load
+            self._owner.update(dict.fromkeys((queue for _, queue in its), consumer))
+            held = self._held[consumer]
+            for each in its:
+                held.setdefault(each[1][0], []).append(each)
+            for topic in {queue[0] for _, queue in its}:
+                held[topic].sort()
+
+    def _relieve(self) -> None:
         """Take from the highest, then give to the lowest, as long as that helps."""
+        self._levels = sorted((self.level(each), each) for each in self._consumers)
         for _ in range(PASSES):
             helped = False
             for consumer in sorted(self._consumers, key=lambda each: (-self.level(each), each)):
@@ -186,9 +290,12 @@ class _Draft:
             if not helped:
                 break
 
-    def bring_home(self) -> None:
+    def _bring_home(self) -> None:
         """Where all queues weigh the same: undo every move that is not needed for this balance."""
-        while self._exact and (moves := unneeded(self._held, self._home, self._readers)):
+        if not self._exact:
+            return
+        homes = {queue: home for queue, home in {**self._owner, **self._was}.items() if home in self._consumers}
+        while moves := unneeded(self._held, homes, self._readers):
             for queue, giver, taker in moves:
                 self._take(queue, giver)
                 self._give(queue, taker)
@@ -203,16 +310,26 @@ class _Draft:
 
     def _lower(self, high: str) -> bool:
         """Move one queue away from here, or one along each step of a path, or exchange two; whether that helped."""
-        came_from = self._reachable_from(high)
-        lower = [each for each in came_from if self.level(each) < self.level(high)]
-        targets = heapq.nsmallest(1 if self._exact else TARGETS, lower, key=lambda each: (self.level(each), each))
-        return any(self._shift(_path(came_from, low)) or self._exchange(high, low) for low in targets)
+        level, count = self.level(high), 1 if self._exact else TARGETS
+        if self._one_subscription:
+            if self._one_capacity and sum(map(len, self._held[high].values())) <= 1:
+                return False
+            came_from: Mapping[str, str | None] = {}
+            targets = [each for its, each in self._levels[:count] if its < level]
+        else:
+            came_from = self._reachable_from(high)
+            lower = [each for each in came_from if self.level(each) < level]
+            targets = heapq.nsmallest(count, lower, key=lambda each: (self.level(each), each))
+        return any(
+            self._shift(_path(came_from, low) if came_from else [high, low]) or self._exchange(high, low)
+            for low in targets
+        )
 
     def _lift(self, low: str) -> bool:
         """The same towards here."""
-        higher = [each for each in self._consumers if self.level(each) > self.level(low)]
-        higher.sort(key=lambda each: (-self.level(each), each))
-        if any(self._shift([high, low]) for high in higher) or any(
+        higher = [each for _, each in self._levels[bisect_right(self._levels, (self.level(low), LAST)) :]]
+        higher.reverse()
+        if any(self._has_light(high, low) and self._shift([high, low]) for high in higher) or any(
             self._exchange(high, low) for high in higher[:TARGETS]
         ):
             return True
@@ -223,8 +340,6 @@ class _Draft:
 
     def _reachable_from(self, high: str) -> dict[str, str | None]:
         """Who may get a queue if `high` gives one up, directly or by handing on another; and from whom."""
-        if self._one_subscription:
-            return {each: None if each == high else high for each in self._consumers}
         came_from: dict[str, str | None] = {high: None}
         seen, waiting = set[str](), [high]
         for consumer in waiting:
@@ -248,7 +363,7 @@ class _Draft:
         if self._exact:
             return False
         wanted = self._wanted(high, low)
-        best: tuple[float, MessageQueue, MessageQueue] | None = None
+        best: tuple[float, Q, Q] | None = None
         for topic, its in self._held[high].items():
             others = self._held[low].get(topic, []) if self._may_read(low, topic) else []
             for weight, queue in its if others else ():
@@ -258,7 +373,7 @@ class _Draft:
                         best = off, queue, other
         return best is not None and self._try([(best[1], high, low), (best[2], low, high)], 2)
 
-    def _try(self, moves: list[tuple[MessageQueue, str, str]], count: int) -> bool:
+    def _try(self, moves: list[tuple[Q, str, str]], count: int) -> bool:
         """Do these moves if that lowers the sum of squared levels."""
         if len(moves) < count:
             return False
@@ -279,9 +394,9 @@ class _Draft:
         """The weight that makes both level."""
         return (self.level(high) - self.level(low)) / (1 / self.capacity(high) + 1 / self.capacity(low))
 
-    def _nearest(self, giver: str, taker: str, wanted: float) -> MessageQueue | None:
+    def _nearest(self, giver: str, taker: str, wanted: float) -> Q | None:
         """The giver's queue of about this weight that the taker may read; among equals one that gets nearer."""
-        found: list[tuple[float, int, bool, MessageQueue]] = []
+        found: list[tuple[float, int, bool, Q]] = []
         for topic, held in self._held[giver].items():
             if self._may_read(taker, topic):
                 found += [
@@ -291,15 +406,15 @@ class _Draft:
                         not self._gets_nearer(queue, giver, taker),
                         queue,
                     )
-                    for weight, queue in held
+                    for weight, queue in _nearest(held, wanted)
                 ]
         return min(found)[3] if found else None
 
-    def _cost(self, queue: MessageQueue, giver: str, taker: str) -> int:
-        home = self._home.get(queue)
+    def _cost(self, queue: Q, giver: str, taker: str) -> int:
+        home = self._was[queue] if queue in self._was else self._owner.get(queue)
         return (home == giver) - (home == taker)
 
-    def _gets_nearer(self, queue: MessageQueue, giver: str, taker: str) -> bool:
+    def _gets_nearer(self, queue: Q, giver: str, taker: str) -> bool:
         racks = self._racks.get(queue, ())
         return (self._consumers[taker].rack in racks) > (self._consumers[giver].rack in racks)
 
@@ -313,30 +428,47 @@ class _Draft:
         """As it was given."""
         return self._consumers[consumer].capacity
 
-    def _may_stay(self, queue: MessageQueue, consumer: str) -> bool:
-        if not self._may_read(consumer, queue.topic):
+    def _may_stay(self, queue: Q, consumer: str) -> bool:
+        if not self._may_read(consumer, queue[0]):
             return False
         fits = self._weights[queue] / self.capacity(consumer) <= self._high
-        return self._exact or fits or self.capacity(consumer) == self._largest[queue.topic]
+        return self._exact or fits or self.capacity(consumer) == self._largest[queue[0]]
 
     def _may_read(self, consumer: str, topic: str) -> bool:
         topics = self._consumers[consumer].topics
         return topics is None or topic in topics
 
-    def _give(self, queue: MessageQueue, consumer: str) -> None:
-        self._load[consumer] += self._weights[queue]
-        insort(self._held[consumer].setdefault(queue.topic, []), (self._weights[queue], queue))
+    def _has_light(self, giver: str, taker: str) -> bool:
+        """Whether the giver has a queue that is light enough to lower the sum of squares at the taker."""
+        most = 2 * self._wanted(giver, taker)
+        topics = self._held[giver].items()
+        return any(held and held[0][0] < most and self._may_read(taker, topic) for topic, held in topics)
 
-    def _take(self, queue: MessageQueue, consumer: str) -> None:
-        held = self._held[consumer][queue.topic]
+    def _give(self, queue: Q, consumer: str) -> None:
+        self._owner[queue] = consumer
+        self._was.setdefault(queue, None)
+        self._set_load(consumer, self._load[consumer] + self._weights[queue])
+        insort(self._held[consumer].setdefault(queue[0], []), (self._weights[queue], queue))
+
+    def _take(self, queue: Q, consumer: str) -> None:
+        self._was.setdefault(queue, self._owner.pop(queue, None))
+        held = self._held[consumer][queue[0]]
         del held[bisect_left(held, (self._weights[queue], queue))]
-        self._load[consumer] = sum(weight for its in self._held[consumer].values() for weight, _ in its)
+        self._set_load(consumer, sum(weight for its in self._held[consumer].values() for weight, _ in its))
+
+    def _set_load(self, consumer: str, load: float) -> None:
+        is_followed = bool(self._levels)
+        if is_followed:
+            del self._levels[bisect_left(self._levels, (self.level(consumer), consumer))]
+        self._load[consumer] = load
+        if is_followed:
+            insort(self._levels, (self.level(consumer), consumer))
 
 
 class _Lowest:
     """Who of some consumers is lowest with one queue more, while levels only rise. A heap for each capacity."""
 
-    def __init__(self, draft: _Draft, consumers: Iterable[str]) -> None:
+    def __init__(self, draft: Weighted[Any], consumers: Iterable[str]) -> None:
         self._draft = draft
         self._heaps: dict[float, list[tuple[float, str]]] = {}
         for each in consumers:
@@ -363,7 +495,28 @@ def _path(came_from: Mapping[str, str | None], end: str) -> list[str]:
     return path[::-1]
 
 
-def _around(held: Sequence[tuple[float, MessageQueue]], wanted: float) -> Sequence[tuple[float, MessageQueue]]:
+def _is_one(weights: Mapping[Any, float]) -> bool:
+    """Whether all are the same."""
+    first = next(iter(weights.values()))
+    return all(weight == first for weight in weights.values())
+
+
+def _nearest(held: Sequence[tuple[float, Q]], wanted: float) -> list[tuple[float, Q]]:
+    """The queues whose weight is the next one below this, and the next one above or this."""
+    at = bisect_left(held, wanted, key=lambda each: each[0])
+    found: list[tuple[float, Q]] = []
+    below = at - 1
+    while below >= 0 and held[below][0] == held[at - 1][0]:
+        found.append(held[below])
+        below -= 1
+    above = at
+    while above < len(held) and held[above][0] == held[at][0]:
+        found.append(held[above])
+        above += 1
+    return found
+
+
+def _around(held: Sequence[tuple[float, Q]], wanted: float) -> Sequence[tuple[float, Q]]:
     """The queues whose weights are next to this one, below and above."""
     at = bisect_left(held, wanted, key=lambda each: each[0])
     return held[max(at - 1, 0) : at + 1]

@@ -21,8 +21,10 @@ it, and only then sends answers. A coordinator that learns that its token is not
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Self
 
+from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.measures import Change, Measures, named
 from loadmanager.consumers.coordinator.member import Member
@@ -38,10 +40,19 @@ from loadmanager.consumers.coordinator.records import (
     Subscription,
     Written,
     encoded,
+    flat,
     key_of,
     listed,
 )
-from loadmanager.consumers.coordinator.targets import WEIGHTED, Situation, Targets, check_strategy, claimed
+from loadmanager.consumers.coordinator.targets import (
+    WEIGHTED,
+    Planned,
+    Situation,
+    Targets,
+    check_strategy,
+    divided,
+    view_of,
+)
 from statechannel.law.record import Token
 
 
@@ -65,7 +76,12 @@ class Group:
         self._holders: dict[Partition, str] = {}
         self._topics: Mapping[str, int] = {}
         self._weights: Mapping[Partition, float] | None = None
+        self._weighed: Mapping[Partition, float] | None = None
+        """The weights by which it was last decided who should read what: members' records have them."""
         self._targets = Targets(self.settings.strategy, {})
+        self._view: View | None = None
+        """Where members divide the partitions: what they do it by in this generation."""
+        self._claims = Claims({}, {})
         self._withheld: set[Partition] = set()
         self.is_unsettled: Callable[[Partition], bool] = lambda _: False
         """Whether a commit of the partition is under way: then nobody else gets it, and reads what is committed."""
@@ -97,6 +113,8 @@ class Group:
                 restored = Member.restored(record, now_ms, (remaining_ms or {}).get(member))
                 group._members[member] = restored
                 group._holders.update(dict.fromkeys(restored.granted, member))
+                group._weighed = {**(group._weighed or {}), **flat(record.weights)} or None
+        group._weights = group._weighed
         group._topics = dict(own.topics)
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
@@ -114,21 +132,28 @@ class Group:
         if beat.subscription.version not in VERSIONS:
             spoken = f"{VERSIONS[0]} to {VERSIONS[-1]}"
             return Refusal(Why.UNSUPPORTED_VERSION, f"this coordinator speaks the versions {spoken} of the protocol")
-        check(name, beat.subscription)
+        check(name, beat.subscription, beat.process)
         known = self._members.get(name)
         if beat.epoch and (known is None or known.epoch != beat.epoch):
             return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
+        if known is not None and not beat.epoch and known.process != beat.process:
+            left_s = (known.ends_ms - now_ms) / 1000
+            return Refusal(
+                Why.ID_IN_USE,
+                f"another process is the member {name}: end it, or take another id. Its session ends in {left_s:.1f} s "
+                "if it does not ask again",
+            )
         if known is None:
-            self._members[name] = Member(beat.subscription, self.generation + 1, seen_ms=now_ms)
+            self._members[name] = Member(beat.subscription, self.generation + 1, seen_ms=now_ms, process=beat.process)
             self._due[name] = None
             self._retarget(f"{named([name])} joined", now_ms)
         if beat.sequence > self._members[name].sequence:
             self._take(name, beat, now_ms)
         return self.answer(name, beat.generation)
 
-    def leave(self, name: str, now_ms: int) -> None:
-        """A member has stopped reading and goes. Nothing happens if it is not there."""
-        if name in self._members:
+    def leave(self, name: str, now_ms: int, process: str | None = None) -> None:
+        """A member has stopped reading and goes. Nothing happens if it is not there, or is another process."""
+        if name in self._members and process in (None, self._members[name].process):
             self._members[name].seen_ms = now_ms
             self._drop([name], f"{named([name])} left", now_ms)
 
@@ -147,7 +172,7 @@ class Group:
             size = topics.get(changed[0])
             now = "is gone" if size is None else f"has {size} partitions"
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-            self._retarget(f"topic {changed[0]} {now}{more}", now_ms)
+            self._retarget(f"topic {changed[0]} {now}{more}", now_ms, weigh=True)
 
     def configure(self, settings: Settings, now_ms: int) -> None:
         """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
@@ -161,27 +186,38 @@ class Group:
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
-                member.claims = None
+                member.claim = None
                 self._due[name] = None
-            self._retarget(why, now_ms)
+            self._retarget(why, now_ms, weigh=True)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
         """Ask the strategy anew, with these rates or lags."""
         self._weights = weights
-        self._retarget("asked for" if weights is None else "asked for, by lag", now_ms)
+        self._retarget("asked for" if weights is None else "asked for, by lag", now_ms, weigh=True)
 
     def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> bool:
-        """Know what the partitions weigh from now on. Whether the group was divided anew for that: only if nothing
-        moves, one member has much more to read than the others, and the strategy helps."""
+        """Know what the partitions weigh from now on. Whether the group was divided anew for that."""
+        plan = self.weighing(weights)
+        return plan is not None and self.weighed(plan(), now_ms)
+
+    def weighing(self, weights: Mapping[Partition, float]) -> Callable[[], Planned] | None:
+        """Know what the partitions weigh from now on. How the group would be divided anew, to be computed on any
+        thread; None if something moves, or if no member has much more to read than the others."""
         self._weights = weights
         if self.settings.mode is Mode.CLIENT or self.settings.strategy != WEIGHTED:
-            return False
+            return None
         moves = any(self._targets.of(each) != holder for each, holder in self._holders.items())
         if moves or not is_uneven(weights, self._holders, self.members):
+            return None
+        situation = Situation(self.members, self._known_topics(), weights)
+        return partial(self._targets.plan(situation), self.generation)
+
+    def weighed(self, planned: Planned, now_ms: int) -> bool:
+        """Divide the group so, unless something else has changed meanwhile, or that moves nothing. Whether it was."""
+        if planned.generation != self.generation or planned.target == self._targets.all():
             return False
-        if not self._targets.would_change(Situation(self.members, self._known_topics(), weights)):
-            return False
-        self._retarget("one member had too much to read", now_ms)
+        self._weights = planned.situation.weights
+        self._retarget("one member had too much to read", now_ms, weigh=True, planned=planned)
         return True
 
     def withhold(self, partitions: Collection[Partition], now_ms: int) -> None:
@@ -216,11 +252,10 @@ class Group:
         """What a member may read, that knows this generation. Raises KeyError if it is not there."""
         member = self._members[name]
         lease_ms = member.subscription.session_timeout_ms if member.prolonged else 0
-        view = None
-        if self.settings.mode is Mode.CLIENT and generation != self.generation:
-            view = View({each: its.topics for each, its in self.members.items()}, self._known_topics())
+        view = None if generation == self.generation else self._view
         reads = listed(member.granted.keys() - member.revoked.keys())
-        return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view)
+        missing = tuple(each for each in member.subscription.topics if not self._topics.get(each))
+        return Answer(member.epoch, member.revision, self.generation, lease_ms, reads, view, missing)
 
     def told(self, name: str, answer: Answer, now_ms: int) -> None:
         """A member is sent this answer."""
@@ -241,7 +276,12 @@ class Group:
             over = Refusal(Why.UNKNOWN_MEMBER, "the session is over: who reads the partition now began before this")
             return dict.fromkeys(partitions, over)
         not_yours = Refusal(Why.NOT_YOURS, f"{name} does not hold the partition in revision {revision}")
-        refused = {each: not_yours for each in partitions if member.granted.get(each, revision + 1) > revision}
+        no_topic = Refusal(Why.NO_TOPIC, "the topic is gone: there is nothing to commit any more")
+        refused = {
+            each: not_yours if member.granted.get(each, revision + 1) > revision else no_topic
+            for each in partitions
+            if member.granted.get(each, revision + 1) > revision or each[0] not in self._topics
+        }
         if sequence:
             late = Refusal(Why.LATE, f"commit {sequence} of {name} came after a later one: nothing is to be done")
             refused |= {each: late for each in partitions if member.commits.get(each, 0) > sequence}
@@ -282,7 +322,8 @@ class Group:
         for name in self._due:
             if name:
                 member = self._members.get(name)
-                found.append((key_of(self.name, token, name), None if member is None else encoded(member.record())))
+                record = None if member is None else encoded(member.record(self._stored_weights()))
+                found.append((key_of(self.name, token, name), record))
         if self._due:
             found.append((key_of(self.name, token), encoded(self.record())))
         self._due = {}
@@ -292,6 +333,9 @@ class Group:
         """The group's own record."""
         topics, rebalances = self._known_topics(), self.measures.stored()
         return GroupRecord(self.settings, self.generation, topics, rebalances, writer=self._writer)
+
+    def _stored_weights(self) -> Mapping[Partition, float]:
+        return (self._weighed or {}) if self.settings.strategy == WEIGHTED else {}
 
     def _known_topics(self) -> dict[str, int]:
         return {topic: self._topics[topic] for topic in self.wanted_topics() if topic in self._topics}
@@ -323,17 +367,20 @@ class Group:
             self._due[name] = None
         if not member.revoked:
             member.gives_up_by_ms = None
+        is_news = member.subscribe(beat.subscription)  # before its session is prolonged: the answer promises that one
         member.prolonged = member.gives_up_by_ms is None or now_ms < member.gives_up_by_ms
         if member.prolonged:
             member.ends_ms = member.session_from(now_ms)
-        if member.subscription != beat.subscription:
-            member.subscription = beat.subscription
+        if is_news:
             self._due[name] = None
             self._retarget(f"{named([name])} subscribes to something else", now_ms)
-        if self.settings.mode is Mode.CLIENT and beat.claims is not None and beat.generation == self.generation:
-            member.claims = frozenset(beat.claims)
-            self._due[name] = None
-            self._decided(f"{named([name])} claims", self._targets.replace(self._claimed()), now_ms, always=False)
+        if self._view is not None and beat.claims is not None and beat.generation == self.generation:
+            claim = Claim(self.generation, frozenset(beat.claims))
+            if claim != member.claim:
+                member.claim = claim
+                self._due[name] = None
+                asked = self._claims.put(name, self._valid(name, claim))
+                self._decided(f"{named([name])} claims", self._by_claims(asked), now_ms, always=False)
         self._place(freed, now_ms)
 
     def _drop(self, names: Iterable[str], why: str, now_ms: int) -> None:
@@ -353,14 +400,31 @@ class Group:
         if self._targets.of(partition) is not None:
             self.measures.stopped(partition, at_ms)
 
-    def _retarget(self, why: str, now_ms: int, *, always: bool = True) -> None:
-        """Something changed by which it is decided who should read what."""
+    def _situation(self) -> Situation:
+        return Situation(self.members, self._known_topics(), self._weighed)
+
+    def _retarget(
+        self, why: str, now_ms: int, *, always: bool = True, weigh: bool = False, planned: Planned | None = None
+    ) -> None:
+        """Something changed by which it is decided who should read what. Only if `weigh` the newest weights count: by
+        those of the last time a member that comes or goes costs little, and moves little.
+
+        `planned`: how it was decided already, for this situation."""
         self.generation += 1
         self._due[""] = None
+        if (weigh or self._weighed is None) and self._weighed is not self._weights:
+            self._weighed = self._weights
+            self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
+        situation, self._view = self._situation(), None
         if self.settings.mode is Mode.CLIENT:
-            changed = self._targets.replace(self._claimed())
+            self._view = view_of(self.settings.strategy, situation, self._targets.all())
+            claims = {each: self._valid(each, its.claim) for each, its in self._members.items() if its.claim}
+            self._claims = Claims(divided(self._view), claims)
+            changed = self._targets.replace(
+                {each: self._claims.reader(each, self._targets.of(each)) for each in self._claims.proposal}
+            )
         else:
-            changed = self._targets.renew(Situation(self.members, self._known_topics(), self._weights))
+            changed = self._targets.renew(situation) if planned is None else self._targets.take(planned)
         self._decided(why, changed, now_ms, always=always)
 
     def _decided(self, why: str, changed: Collection[Partition], now_ms: int, *, always: bool) -> None:
@@ -382,13 +446,15 @@ class Group:
     def _counts(self) -> list[int]:
         return [len(member.granted) for member in self._members.values()]
 
-    def _claimed(self) -> dict[Partition, str]:
-        claims = {name: member.claims for name, member in self._members.items()}
-        return claimed(claims, self._targets.all(), self._exists)
+    def _by_claims(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Those of them that should be read by another member now, for what is claimed."""
+        readers = {each: self._claims.reader(each, self._targets.of(each)) for each in partitions}
+        return self._targets.move(readers)
 
-    def _exists(self, partition: Partition, reader: str) -> bool:
-        topic, number = partition
-        return 0 <= number < self._topics.get(topic, 0) and topic in self._members[reader].subscription.topics
+    def _valid(self, name: str, claim: Claim) -> Claim:
+        """Without what the member does not subscribe to."""
+        topics = self._members[name].subscription.topics
+        return Claim(claim.generation, frozenset(each for each in claim.partitions if each[0] in topics))
 
     def _is_revoked(self, partition: Partition) -> bool:
         return partition in self._members[self._holders[partition]].revoked

@@ -18,7 +18,7 @@ from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import BacklogReader
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.records import Partition, Subscription
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.errors import NotFound
 
 DRAINED_WITHIN_S = 60.0
 AGES = 100
@@ -153,7 +153,7 @@ class LagFollower:
             self._watch.add(group, await self.read(group, AGES))
         except NotFound:
             return  # it has committed nothing yet
-        except Unavailable as error:
+        except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the coordinator goes on
             _log.warning("%s: its backlog cannot be read: %s", group, error)
             return
         weights = self._watch.weights(group)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 import msgspec
 
+from loadmanager.consumers.coordinator.claims import Claim
 from loadmanager.consumers.coordinator.records import (
     MemberRecord,
     Partition,
@@ -38,16 +40,20 @@ class Member(msgspec.Struct):
     sequence: int = 0
     commits: dict[Partition, int] = {}
     """The sequence of the last commit of each partition."""
-    claims: frozenset[Partition] | None = None
+    process: str = ""
+    """Which one is the member: another one cannot join under its id."""
+    claim: Claim | None = None
 
     @classmethod
     def restored(cls, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> Self:
         """As a former coordinator left it; `remaining_ms` of its session, or a whole one if that is not known."""
         granted, revoked = flat(record.granted), flat(record.revoked)
         member = cls(record.subscription, record.epoch, 0, now_ms, record.revision, granted, revoked)
+        member.process = record.process
         member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
         if record.claims is not None:
-            member.claims = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+            claimed = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+            member.claim = Claim(record.claimed_for, claimed)
         if revoked:
             member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
         return member
@@ -57,8 +63,28 @@ class Member(msgspec.Struct):
         timeout_ms = self.subscription.session_timeout_ms
         return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
 
-    def record(self) -> MemberRecord:
+    def subscribe(self, wanted: Subscription) -> bool:
+        """Take what it says of itself; whether that is news. Its session never gets shorter: a lease that it was given
+        may last as long as the longest."""
+        longest_ms = max(wanted.session_timeout_ms, self.subscription.session_timeout_ms)
+        before = self.subscription
+        self.subscription = msgspec.structs.replace(wanted, session_timeout_ms=longest_ms)
+        return self.subscription != before
+
+    def record(self, weights: Mapping[Partition, float]) -> MemberRecord:
         """What the log keeps of it."""
-        claims = None if self.claims is None else listed(self.claims)
+        claim = self.claim or Claim(0, frozenset())
+        claims = None if self.claim is None else listed(claim.partitions)
         granted, revoked = by_topic(self.granted), by_topic(self.revoked)
-        return MemberRecord(self.subscription, self.epoch, self.revision, granted, revoked, claims)
+        weighed = by_topic({each: weights[each] for each in self.granted if each in weights})
+        return MemberRecord(
+            self.subscription,
+            self.epoch,
+            self.revision,
+            granted,
+            revoked,
+            claims,
+            claim.generation,
+            self.process,
+            weighed,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -9,9 +10,15 @@ import msgspec
 
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import Invalid
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import DOTS, Key
 
 PROTOCOL = "groups"
 """Under which brokers register the URL where members ask."""
+
+NO_COORDINATOR = (
+    "coordinates no consumer groups: brokers do that start with --host loadmanager.consumer.hosting:make_host"
+)
 
 VERSIONS = range(1, 2)
 """Versions of the protocol that this coordinator speaks."""
@@ -19,6 +26,7 @@ VERSIONS = range(1, 2)
 SESSION_MS = range(1_000, 1_800_001)
 REVOKE_MS = range(1_000, 3_600_001)
 TOPICS = 1_000
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 STARTS = ("earliest", "latest", "none")
 """In the order in which they count: the group starts at the begin if one of its members says so."""
 NAME_LENGTH = 255
@@ -29,7 +37,11 @@ class Why(StrEnum):
 
     UNKNOWN_MEMBER = "unknown_member"
     """Its session is over: it must stop reading everything, and may join anew under another id."""
+    ID_IN_USE = "id_in_use"
+    """Another process is a member under this id: the caller may ask again, and joins when that session is over."""
     UNSUPPORTED_VERSION = "unsupported_version"
+    NO_TOPIC = "no_topic"
+    """Its topic is gone: there is nothing to commit any more."""
     NOT_YOURS = "not_yours"
     """It does not hold the partition, or did not in the revision that it names."""
     LATE = "late"
@@ -48,6 +60,7 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     """A heartbeat. `epoch` is that of the answers before; 0 joins. `acked`: the member reads nothing outside of that
     revision any more.
 
+    `process`: any text that no other process has; one that joins under the id of a member is refused if it has another.
     `sequence` grows with each heartbeat of a member. `claims`: in a group whose members divide the partitions, what
     this one should read, computed for `generation`.
     """
@@ -58,20 +71,29 @@ class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int = 1
     generation: int = 0
     claims: tuple[Partition, ...] | None = None
+    process: str = ""
 
 
 class View(msgspec.Struct, frozen=True):
-    """What members divide partitions by: who subscribes to what, and the topics' numbers of partitions."""
+    """What members divide partitions by, the same for all of one generation (`targets.divided`).
 
-    members: Mapping[str, tuple[str, ...]]
+    `topics`: their numbers of partitions. `held`: by member, what it should read so far. `weights`: by topic, what
+    partitions weigh, where that counts.
+    """
+
+    members: Mapping[str, Subscription]
     topics: Mapping[str, int]
+    strategy: str
+    held: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    weights: Mapping[str, Mapping[int, float]] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
     """What a member may read until `lease_ms` after it sent the heartbeat. 0: the lease was not prolonged.
 
     `epoch`: of this membership. Revisions are compared within one epoch only. `view`: where members divide the
-    partitions, and this one computed its claims for another generation. `coordinator`: commits name it.
+    partitions, and this one computed its claims for another generation. `missing`: those of its topics that nobody can
+    read yet. `coordinator`: commits name it.
     """
 
     epoch: int
@@ -80,15 +102,31 @@ class Answer(msgspec.Struct, frozen=True):
     lease_ms: int
     partitions: Mapping[str, tuple[int, ...]]
     view: View | None = None
+    missing: tuple[str, ...] = ()
     coordinator: str = ""
 
 
-def check(member: str, subscription: Subscription) -> None:
+def group_key(name: str) -> Key:
+    """The key of a group; its name without the domain is the `group.id`, so it has every character that Kafka takes.
+
+    Raises InvalidName.
+    """
+    if "\0" in name:
+        raise InvalidName(f"{name!r} is no group.id of Kafka: it has the character 0, at which Kafka's clients cut it")
+    return Key.parse(name)
+
+
+def check(member: str, subscription: Subscription, process: str = "") -> None:
     """Raise Invalid for a heartbeat that makes no sense."""
     if not 0 < len(member) <= NAME_LENGTH or not member.isprintable():
         raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
-    if not 0 < len(subscription.topics) <= TOPICS or not all(subscription.topics):
-        raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}, each with a name")
+    if len(process) > NAME_LENGTH:
+        raise Invalid(f"process of {member} has more than {NAME_LENGTH} characters")
+    if not 0 < len(subscription.topics) <= TOPICS:
+        raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}")
+    for topic in subscription.topics:
+        if not _TOPIC.fullmatch(topic) or topic in DOTS:
+            raise Invalid(f"{topic[:300]!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
     if len(set(subscription.topics)) < len(subscription.topics):
         raise Invalid(f"{member} names a topic twice")
     if subscription.session_timeout_ms not in SESSION_MS:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
 from statechannel.law.record import Token
+
+N = TypeVar("N", int, float)
 
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -101,7 +104,9 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member, with what it may be reading. `epoch`: the group's generation in which it joined.
 
     `granted`: its partitions by topic, each with the revision in which it got it. `revoked`: those among them that it
-    was told to give up, each with the revision that told it so.
+    was told to give up, each with the revision that told it so. `claims`: where members divide the partitions, what it
+    claims, computed for the generation `claimed_for`. `weights`: what those weigh, when it was last decided
+    who should read them.
     """
 
     subscription: Subscription
@@ -110,6 +115,9 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     granted: Mapping[str, Mapping[int, int]] = {}
     revoked: Mapping[str, Mapping[int, int]] = {}
     claims: Mapping[str, tuple[int, ...]] | None = None
+    claimed_for: int = 0
+    process: str = ""
+    weights: Mapping[str, Mapping[int, float]] = {}
 
 
 Record = GroupRecord | MemberRecord
@@ -118,13 +126,13 @@ Written = tuple[str, bytes | None]
 
 
 def key_of(group: str, token: Token, member: str = "") -> str:
-    """The key of a group, or of one of its members. Neither name has a line break."""
+    """The key of a group, or of one of its members. A group's name may have line breaks, a member's has none."""
     return f"{group}\n{token}\n{member}"
 
 
 def parsed(key: str) -> tuple[str, Token, str]:
     """Group, token and member of a key. Raises ValueError."""
-    group, token, member = key.split("\n")
+    group, token, member = key.rsplit("\n", 2)
     return group, Token.parse(token), member
 
 
@@ -140,17 +148,17 @@ def decoded(key: str, value: bytes) -> Record:
     return (_member if parsed(key)[2] else _group).decode(value)
 
 
-def by_topic(partitions: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
+def by_topic(partitions: Mapping[Partition, N]) -> dict[str, dict[int, N]]:
     """Nested, as records have it."""
-    found: dict[str, dict[int, int]] = {}
-    for (topic, number), revision in partitions.items():
-        found.setdefault(topic, {})[number] = revision
+    found: dict[str, dict[int, N]] = {}
+    for (topic, number), each in partitions.items():
+        found.setdefault(topic, {})[number] = each
     return found
 
 
-def flat(nested: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+def flat(nested: Mapping[str, Mapping[int, N]]) -> dict[Partition, N]:
     """The reverse of `by_topic`."""
-    return {(topic, number): revision for topic, its in nested.items() for number, revision in its.items()}
+    return {(topic, number): each for topic, its in nested.items() for number, each in its.items()}
 
 
 def listed(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:

@@ -160,11 +160,11 @@ class Coordinator:
             hosted.group.told(member, answer, self._now_ms())
             return answer
 
-    async def leave(self, name: str, member: str) -> None:
-        """A member has stopped reading, and goes. Raises as `heartbeat`."""
+    async def leave(self, name: str, member: str, process: str | None = None) -> None:
+        """A member has stopped reading, and goes; nothing happens if it is another process. Raises as `heartbeat`."""
         async with self.broker.admit(name) as claim:
             hosted = await self._group(name, claim)
-            hosted.group.leave(member, self._now_ms())
+            hosted.group.leave(member, self._now_ms(), process)
             await self._promised(name, hosted)
 
     async def commit(
@@ -507,9 +507,11 @@ class Coordinator:
             self._keeping.discard(name)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
-        """Divide a group anew for what its partitions weigh, if that helps."""
+        """Divide a group anew for what its partitions weigh, if that helps; on a thread, for it may take a second."""
         hosted = self._hosted.get(name)
-        if hosted is not None and hosted.group.weigh(weights, self._now_ms()):
+        plan = None if hosted is None else hosted.group.weighing(weights)
+        planned = None if plan is None else await asyncio.to_thread(plan)
+        if hosted is not None and planned is not None and hosted.group.weighed(planned, self._now_ms()):
             _log.info("%s: is divided anew, since one member has much more to read than the others", name)
             await self._publish(name, hosted)
 

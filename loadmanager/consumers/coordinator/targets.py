@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -11,8 +12,12 @@ from loadmanager.consumers.allocation.circle import AveragelyByCircle
 from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
 from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
-from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.messages import View
+from loadmanager.consumers.coordinator.records import Partition, Subscription, by_topic, flat, listed
 from loadmanager.errors import Invalid
+
+if TYPE_CHECKING:
+    from loadmanager.consumers.allocation.weighted import Consumer, Weighted
 
 WEIGHTED = "WEIGHTED_STICKY"
 FORGETFUL: Mapping[str, Callable[[], Strategy]] = {
@@ -50,6 +55,15 @@ def check_strategy(name: str) -> None:
         raise Invalid(f"no strategy is called {name!r}; there are {', '.join(STRATEGIES)}")
 
 
+class Planned(NamedTuple):
+    """A target that WEIGHTED_STICKY made for a situation, in a generation."""
+
+    generation: int
+    situation: Situation
+    target: Mapping[Partition, str]
+    weighted: Weighted[Partition]
+
+
 class Targets:
     """Who should read each partition of a group, renewed when the situation changes."""
 
@@ -58,6 +72,7 @@ class Targets:
         self._strategy = strategy
         self._target = dict(held)
         self._sticky: Sticky[Partition] | None = None
+        self._weighted: Weighted[Partition] | None = None
         self._known = Situation({}, {})
 
     def of(self, partition: Partition) -> str | None:
@@ -75,26 +90,72 @@ class Targets:
     def renew(self, situation: Situation) -> set[Partition]:
         """Ask the strategy; the partitions that should be somebody else's, or nobody's, now.
 
-        With STICKY and one subscription for all the work is in proportion to the change, else to the whole.
+        With STICKY and one subscription for all the work is in proportion to the change; so it is with WEIGHTED_STICKY
+        if members came and went, and nothing else is new. Else it is to the whole.
         """
-        if self._strategy == Sticky.name and situation.is_alike:
+        if _is_sticky(self._strategy, situation):
             changed = self._stepwise(situation)
-        else:
-            self._sticky = None
+        elif self._strategy in FORGETFUL:
             changed = self._replace(_whole(self._strategy, situation, self._target))
+        else:
+            changed = self._by_weight(situation)
         self._known = situation
         return changed
 
-    def would_change(self, situation: Situation) -> bool:
-        """Whether the strategy, which is not STICKY, moves anything now."""
-        return _whole(self._strategy, situation, self._target) != self._target
+    def plan(self, situation: Situation) -> Callable[[int], Planned]:
+        """What asks WEIGHTED_STICKY about this situation, on any thread; its argument is a generation, for the caller.
+        The result can be taken (`take`) unless the target was changed meanwhile."""
+        held = dict(self._target)
+
+        def planned(generation: int) -> Planned:
+            weighted = _weighted(self._strategy, situation, held)
+            return Planned(generation, situation, weighted.owners(), weighted)
+
+        return planned
+
+    def take(self, planned: Planned) -> set[Partition]:
+        """The partitions that should be somebody else's, or nobody's, now."""
+        changed = self._replace(planned.target)
+        self._weighted, self._known = planned.weighted, planned.situation
+        return changed
 
     def replace(self, target: Mapping[Partition, str]) -> set[Partition]:
         """Take a target that somebody else made; the partitions that changed."""
-        self._sticky = None
         return self._replace(target)
 
+    def move(self, readers: Mapping[Partition, str]) -> set[Partition]:
+        """Give these partitions to who should read them now; those that changed."""
+        self._sticky = self._weighted = None
+        changed = {each for each, member in readers.items() if self._target.get(each) != member}
+        self._target.update((each, readers[each]) for each in changed)
+        return changed
+
+    def _by_weight(self, situation: Situation) -> set[Partition]:
+        before, weighted = self._known, self._weighted
+        stay = situation.members.keys() & before.members.keys()
+        same = (
+            weighted is not None
+            and situation.weights is before.weights
+            and situation.sizes() == before.sizes()
+            and all(_consumer(self._strategy, each, situation.members[each])
+                    == _consumer(self._strategy, each, before.members[each]) for each in stay)
+        )  # fmt: skip
+        if weighted is None or not same:
+            weighted = _weighted(self._strategy, situation, self._target)
+            changed = self._replace(weighted.owners())
+            self._weighted = weighted
+            return changed
+        joined = [_consumer(self._strategy, each, situation.members[each]) for each in situation.members.keys() - stay]
+        moved = weighted.change(joined, before.members.keys() - stay)
+        for partition, member in moved.items():
+            if member is None:
+                self._target.pop(partition, None)
+            else:
+                self._target[partition] = member
+        return set(moved)
+
     def _replace(self, target: Mapping[Partition, str]) -> set[Partition]:
+        self._sticky = self._weighted = None
         changed = {each for each, member in target.items() if self._target.get(each) != member}
         changed |= self._target.keys() - target.keys()
         self._target = dict(target)
@@ -103,9 +164,11 @@ class Targets:
     def _stepwise(self, situation: Situation) -> set[Partition]:
         before = self._known
         if self._sticky is None:
-            self._sticky = Sticky[Partition].of(_by_member(self._target), situation.partitions(), situation.members)
-            made = self._sticky.allocation().items()
-            return self._replace({partition: member for member, its in made for partition in its})
+            sticky = Sticky[Partition].of(_by_member(self._target), situation.partitions(), situation.members)
+            made = sticky.allocation().items()
+            changed = self._replace({partition: member for member, its in made for partition in its})
+            self._sticky = sticky
+            return changed
         sizes = situation.sizes()
         old_sizes = before.sizes()
         moved = self._sticky.change(
@@ -123,27 +186,32 @@ class Targets:
         return changed
 
 
-def claimed(
-    claims: Mapping[str, Collection[Partition] | None],
-    target: Mapping[Partition, str],
-    exists: Callable[[Partition, str], bool],
-) -> dict[Partition, str]:
-    """Who claims what, where members divide the partitions. Who has claimed nothing yet (None) keeps what it should
-    read; of two that claim one partition, the one that should read it already keeps it."""
-    silent = {name for name, its in claims.items() if its is None}
-    found = {each: name for each, name in target.items() if name in silent and exists(each, name)}
-    for name in sorted(claims):
-        for partition in claims[name] or ():
-            taken = found.get(partition)
-            if exists(partition, name) and (taken is None or target.get(partition) == name):
-                found[partition] = name
-    return found
+def view_of(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> View:
+    """What members are told to divide the partitions by."""
+    lists = {member: listed(its) for member, its in _by_member(held).items() if member in situation.members}
+    weights = by_topic(situation.weights or {}) if strategy == WEIGHTED else {}
+    return View(situation.members, situation.topics, strategy, lists, weights)
+
+
+def divided(view: View) -> dict[Partition, str]:
+    """Who should read what: the same at the coordinator and at every member. Raises Invalid for an unknown strategy."""
+    check_strategy(view.strategy)
+    held = {(topic, each): member for member, its in view.held.items() for topic, all_ in its.items() for each in all_}
+    return _whole(view.strategy, Situation(view.members, view.topics, flat(view.weights) or None), held)
+
+
+def claims_of(member: str, view: View) -> tuple[Partition, ...]:
+    """What a member claims. Raises as `divided`."""
+    return tuple(each for each, reader in divided(view).items() if reader == member)
 
 
 def _whole(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:
     if strategy in FORGETFUL:
         return _forgetful(FORGETFUL[strategy](), situation)
-    return _weighted(situation, held, by_load=strategy == WEIGHTED)
+    if _is_sticky(strategy, situation):
+        made = Sticky[Partition].of(_by_member(held), situation.partitions(), situation.members).allocation()
+        return {partition: member for member, its in made.items() for partition in its}
+    return dict(_weighted(strategy, situation, held).owners())
 
 
 def _forgetful(strategy: Strategy, situation: Situation) -> dict[Partition, str]:
@@ -157,22 +225,26 @@ def _forgetful(strategy: Strategy, situation: Situation) -> dict[Partition, str]
     return found
 
 
-def _weighted(situation: Situation, held: Mapping[Partition, str], *, by_load: bool) -> dict[Partition, str]:
-    from loadmanager.consumers.allocation.weighted import Consumer, Weighing, allocate_weighted  # needs NumPy
+def _is_sticky(strategy: str, situation: Situation) -> bool:
+    """Whether it is `Sticky`: all members subscribe to the same topics, and nothing is weighed."""
+    unweighed = situation.weights is None and len({each.capacity for each in situation.members.values()}) <= 1
+    return situation.is_alike and (strategy == Sticky.name or (strategy == WEIGHTED and unweighed))
 
-    consumers = [
-        Consumer(name, frozenset(each.topics), each.capacity if by_load else 1.0, each.rack)
-        for name, each in situation.members.items()
-    ]
-    queues = [MessageQueue(topic, "", number) for topic, count in situation.topics.items() for number in range(count)]
-    before = {
-        member: [MessageQueue(topic, "", number) for topic, number in its] for member, its in _by_member(held).items()
-    }
-    weights = None
-    if by_load and situation.weights is not None:
-        weights = {MessageQueue(topic, "", number): each for (topic, number), each in situation.weights.items()}
-    found = allocate_weighted(before, queues, consumers, Weighing(weights))
-    return {(queue.topic, queue.queue_id): member for member, its in found.items() for queue in its}
+
+def _weighted(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> Weighted[Partition]:
+    from loadmanager.consumers.allocation.weighted import Weighing  # needs NumPy
+    from loadmanager.consumers.allocation.weighted import Weighted as Made
+
+    consumers = [_consumer(strategy, name, each) for name, each in situation.members.items()]
+    weights = situation.weights if strategy == WEIGHTED else None
+    return Made(_by_member(held), situation.partitions(), consumers, Weighing(weights))
+
+
+def _consumer(strategy: str, name: str, subscription: Subscription) -> Consumer:
+    from loadmanager.consumers.allocation.weighted import Consumer as Made  # needs NumPy
+
+    capacity = subscription.capacity if strategy == WEIGHTED else 1.0
+    return Made(name, frozenset(subscription.topics), capacity, subscription.rack)
 
 
 def _by_member(held: Mapping[Partition, str]) -> dict[str, list[Partition]]:

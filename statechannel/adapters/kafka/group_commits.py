@@ -31,7 +31,7 @@ from statechannel.adapters.kafka.clients import (
 )
 from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from statechannel.adapters.kafka.transactions import Transactions
-from statechannel.errors import LogError, LogUnavailable, WriterFenced
+from statechannel.errors import LogError, LogUnavailable, TopicUnknown, WriterFenced
 
 REFUSED = FORBIDDEN | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 OTHERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.ILLEGAL_GENERATION})
@@ -50,7 +50,7 @@ TRANSACTION_S = 30
 
 _PULLED = re.compile(r"pulled=(\d{1,18})", re.ASCII)
 
-PERMANENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_METADATA_TOO_LARGE})
+PERMANENT = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE})
 
 Place = tuple[str, int]
 T = TypeVar("T")
@@ -107,8 +107,8 @@ class GroupCommits:
 
         `pulled`, which may lack some, is stored beside as the commits' metadata: the first offsets that the group has
         not pulled. It is sent under the `writer` of the time of the call. Raises WriterFenced if that was fenced
-        (nothing was stored); LogUnavailable (it may be stored yet, but not after a later commit); GroupInUse; LogError
-        for lack of rights, or a partition that does not exist.
+        (nothing was stored); LogUnavailable (it may be stored yet, but not after a later commit); GroupInUse;
+        TopicUnknown; LogError for lack of rights.
         """
         places = {
             each: TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
@@ -307,6 +307,8 @@ class GroupCommits:
             )
         if error.code() in REFUSED:
             return LogError(f"{error.str()} Allow this user Read on the group {group} and on its topics")
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return TopicUnknown(f"Kafka knows no such topic for a commit of the group {group}: {error.str()}")
         if error.code() in PERMANENT:
             return LogError(f"Kafka refuses a commit for the group {group}: {error.str()}")
         return None

@@ -79,7 +79,7 @@ class KafkaGroups:
                 future = client.list_consumer_groups(request_timeout=self._timeout_s)
             answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
             if answer.errors and not answer.valid:
-                raise answer.errors[0]
+                raise KafkaException(answer.errors[0])  # the client gives a KafkaError, which is no Exception
             return frozenset(str(listing.group_id) for listing in answer.valid or [])
 
         return await self._asked(ask)

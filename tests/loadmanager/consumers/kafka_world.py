@@ -37,14 +37,14 @@ WAIT_S = 60.0
 class Reading:
     """One consumer on a thread of its own, until it is stopped."""
 
-    def __init__(self, world: World, **options: Any) -> None:
+    def __init__(self, world: World, *more_topics: str, **options: Any) -> None:
         self.seen = Counter[str]()
         self.told: list[tuple[str, int]] = []
         self.error: Exception | None = None
         self._stop = threading.Event()
         self.consumer = GroupConsumer(
             world.group,
-            [world.topic],
+            [world.topic, *more_topics],
             **world.options,
             **{
                 f"on_{what}": lambda partitions, what=what: self.told.append((what, len(partitions)))
@@ -82,8 +82,8 @@ class World:
         self.topic, self.group = f"orders-{ours}", f"persistent://{NAMESPACE}/billing-{ours}"
         self.sent = 0
         self._producer = Producer({"bootstrap.servers": kafka, "broker.address.family": "v4"})
-        admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(WAIT_S)
+        self.admin = AdminClient({"bootstrap.servers": kafka, "broker.address.family": "v4"})
+        self.create(self.topic)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -92,6 +92,9 @@ class World:
         return {
             "brokers": self.cluster.admin_urls, "kafka": kafka, "session_timeout_s": 5.0, "commit_interval_s": 0.2,
         }  # fmt: skip
+
+    def create(self, topic: str) -> None:
+        self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(WAIT_S)
 
     def send(self, count: int) -> None:
         for _ in range(count):

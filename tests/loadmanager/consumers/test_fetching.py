@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, TopicPartition
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.kafka_client import KafkaClient
@@ -39,6 +40,23 @@ class Record:
 
     def error(self) -> None:
         return None
+
+
+class Trouble:
+    """An error of Kafka's client about a partition."""
+
+    def __init__(self, partition: Partition, error: KafkaError) -> None:
+        self.place = partition, -1001
+        self._error = error
+
+    def topic(self) -> str:
+        return self.place[0][0]
+
+    def partition(self) -> int:
+        return self.place[0][1]
+
+    def error(self) -> KafkaError:
+        return self._error
 
 
 class Kafka:
@@ -200,7 +218,7 @@ def reading(*records: Record, lease_ms: int = 60_000) -> tuple[GroupConsumer, Se
     """A consumer that has fetched these, may read A and B for so long, and whose service knows of both."""
     consumer = GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={})
     its = consumer._session
-    beat = its.membership.beat(now_ms())
+    beat = its.membership.beat(*now_ms())
     change = its.membership.answered(beat.sequence, Answer(7, 1, 1, lease_ms, {"orders": (0, 1)}))
     its.progress.begin(change.assigned)
     its.fetched.extend(cast("Any", records))
@@ -220,6 +238,22 @@ def test_nothing_is_given_out_when_the_lease_is_over() -> None:
     assert places(its) == [(A, 7)], "the lease may be prolonged"
 
 
+@pytest.mark.parametrize("stands_still", [0, 1], ids=["the steady clock", "the wall clock"])
+def test_a_suspended_machine_notices_on_either_clock_that_its_lease_is_over(
+    stands_still: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, its = reading(Record(A, 7))
+    assert consumer.assignment == [A, B]
+    later_ms = [each + 61_000 for each in now_ms()]
+    later_ms[stands_still] -= 61_000
+    for module in ("session", "group_consumer"):
+        monkeypatch.setattr(f"loadmanager.consumer.{module}.now_ms", lambda: tuple(later_ms))
+    assert not its.may_read()
+    assert consumer.assignment == []
+    assert its.held() == []
+    assert consumer.poll_fetched() is None
+
+
 @pytest.mark.parametrize("what", ["assign", "leaving", "failed"])
 def test_what_the_service_is_to_be_told_comes_first(what: str) -> None:
     consumer, its = reading(Record(A, 7))
@@ -232,6 +266,118 @@ def test_what_the_service_is_to_be_told_comes_first(what: str) -> None:
             its.failed = Invalid("no")
     assert consumer.poll_fetched() is None
     assert places(its) == [(A, 7)]
+
+
+# --- callbacks
+
+
+class Service:
+    """A consumer of A and B whose callbacks are written down; `raises`: so many calls of `on_assign` fail."""
+
+    def __init__(self, kafka: Kafka, raises: int = 0) -> None:
+        self.told: list[tuple[str, list[Partition]]] = []
+        self._raises = raises
+        self.consumer = GroupConsumer(
+            "t/n/g", ["orders"], brokers=[], kafka={},
+            on_assign=partial(self._tell, "assign"),
+            on_revoke=partial(self._tell, "revoke"),
+            on_lost=partial(self._tell, "lost"),
+        )  # fmt: skip
+        self.session = self.consumer._session
+        self.session._kafka = client(kafka)
+        self.answer(0, 1)
+
+    def answer(self, *numbers: int, lease_ms: int = 60_000) -> None:
+        """What the coordinator says that it may read."""
+        membership = self.session.membership
+        beat = membership.beat(*now_ms())
+        answer = Answer(7, membership.revision + 1, 1, lease_ms, {"orders": numbers})
+        with self.session.news:
+            self.session._follow(membership.answered(beat.sequence, answer))
+
+    def _tell(self, what: str, partitions: list[Partition]) -> None:
+        self.told.append((what, partitions))
+        if what == "assign" and self._raises:
+            self._raises -= 1
+            raise RuntimeError("no room")
+
+    def poll(self) -> tuple[Partition, int] | None:
+        found = self.consumer.poll(0)
+        return None if found is None else cast("Record", found).place
+
+
+def test_on_assign_that_raised_is_called_again_before_any_record() -> None:
+    service = Service(Kafka(Record(A, 7)), raises=2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no room"):
+            service.poll()
+    assert service.consumer.poll_fetched() is None
+    assert service.poll() == (A, 7)
+    assert service.told == [("assign", [A, B])] * 3
+
+
+def test_a_record_that_comes_with_its_partition_is_not_done_if_on_assign_raises() -> None:
+    """The partition came while the reader waited in Kafka's client."""
+    kafka = Kafka()
+    service = Service(kafka)
+    service.answer(0)
+    with service.session.news:
+        service.session._give_up()
+    service.poll()
+    kafka.records = [Record(B, 3)]
+    kafka.meanwhile, service._raises = partial(service.answer, 0, 1), 1
+    assert service.poll() is None
+    kafka.meanwhile = lambda: None
+    with pytest.raises(RuntimeError):
+        service.poll()
+    assert service.session.progress.to_commit() == {}
+    assert service.poll() == (B, 3)
+    assert service.session.progress.to_commit() == {B: Place(3, 4)}
+
+
+def test_what_the_service_was_never_told_of_is_given_up_without_a_word() -> None:
+    service = Service(Kafka())
+    service.answer(0)
+    service.poll()
+    assert service.told == [("assign", [A])]
+    with service.session.news:
+        service.session._give_up()
+    assert service.session.membership.beat(*now_ms()).acked == 2, "B is given up"
+
+
+def test_what_on_assign_refused_is_not_told_again_when_it_has_gone() -> None:
+    service = Service(Kafka(), raises=1)
+    with pytest.raises(RuntimeError):
+        service.poll()
+    service.answer(0)
+    service.poll()
+    assert service.told == [("assign", [A, B]), ("assign", [A]), ("revoke", [B])]
+    with service.session.news:
+        service.session._follow(service.session.membership.lose())
+    service.poll()
+    assert service.told[3:] == [("lost", [A, B])]
+
+
+@pytest.mark.parametrize("error", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC])
+def test_a_deleted_topic_stops_no_other(error: int, caplog: pytest.LogCaptureFixture) -> None:
+    service = Service(Kafka(cast("Any", Trouble(B, KafkaError(error))), Record(A, 7)))
+    assert service.poll() == (A, 7)
+    assert "waits for Kafka" in caplog.text
+
+
+def test_a_topic_that_may_not_be_read_is_an_error() -> None:
+    service = Service(Kafka(cast("Any", Trouble(B, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))))
+    with pytest.raises(KafkaException):
+        service.poll()
+
+
+def test_whatever_ends_the_session_is_raised_by_poll() -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
+    with GroupConsumer("t/n/g", ["orders"], brokers=[], kafka=kafka) as consumer:
+        with consumer._session.news:
+            assert consumer._session.news.wait_for(lambda: consumer._session.failed is not None, 20)
+        with pytest.raises(ValueError, match="at least one broker"):
+            consumer.poll(0)
 
 
 def test_a_record_of_a_partition_that_leaves_is_passed_over() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.records import (
@@ -16,6 +17,7 @@ from loadmanager.consumers.coordinator.records import (
     key_of,
     parsed,
 )
+from loadmanager.consumers.coordinator.targets import STRATEGIES
 from loadmanager.errors import Invalid
 from statechannel.law.record import Token
 
@@ -67,6 +69,12 @@ def records_of(group: Group) -> dict[str, Record]:
     assert again.members == {}
     written = {key: value for key, value in group.written(TOKEN) if value is not None}
     return {parsed(key)[2]: decoded(key, value) for key, value in written.items()}
+
+
+def records_of_all(group: Group) -> dict[str, Record]:
+    """The same of a group whose records were written before."""
+    group._due = dict.fromkeys(group.members)
+    return records_of(group)
 
 
 # --- moving
@@ -331,6 +339,29 @@ def test_a_group_in_which_a_partition_moves_is_not_divided_again_before_it_has_a
     assert members.group.weigh(heavy_at["b"], 3)
 
 
+def test_a_division_that_was_computed_elsewhere_counts_only_if_nothing_changed_meanwhile() -> None:
+    members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
+    settle(members)
+    heavy: dict[Partition, float] = dict.fromkeys([("orders", number) for number in members.reads("a")], 9.0)
+    plan = members.group.weighing(heavy)
+    assert plan is not None
+    planned = plan()
+    members.beat("c")
+    holders = dict(members.group.holders)
+    assert not members.group.weighed(planned, 1)
+    assert members.group.holders == holders
+    for name in ("a", "b", "c", "a", "b", "c"):
+        members.beat(name)
+    most = max((members.reads(name) for name in "abc"), key=len)
+    plan = members.group.weighing(dict.fromkeys([("orders", number) for number in most], 9.0))
+    assert plan is not None
+    assert members.group.weighed(plan(), 2)
+    members.group.check_invariants()
+    members.group.leave("c", 3)
+    settle(members)
+    assert sorted(members.group.holders) == [("orders", number) for number in range(6)]
+
+
 @pytest.mark.parametrize("settings", [Settings(), Settings(Mode.CLIENT, "WEIGHTED_STICKY")], ids=["STICKY", "client"])
 def test_lag_moves_nothing_where_it_does_not_count(settings: Settings) -> None:
     members = Members(4, settings)
@@ -344,7 +375,7 @@ def test_members_that_divide_themselves_never_share_a_partition() -> None:
         assert members.beat(name).view is not None
     generation = members.group.generation
     every = tuple(("orders", each) for each in range(3))
-    for name in ("a", "b"):  # each thinks that it is alone
+    for name in ("a", "b", "a", "b", "a", "b"):  # each thinks that it is alone
         members.sequence += 1
         answer = members.last[name]
         beat = Beat(ORDERS, answer.epoch, answer.revision, members.sequence, generation, every)
@@ -352,6 +383,62 @@ def test_members_that_divide_themselves_never_share_a_partition() -> None:
         assert isinstance(found, Answer)
         members.last[name] = found
     assert (members.reads("a"), members.reads("b")) == ([0, 1, 2], [])
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES])
+@pytest.mark.parametrize("silent", [0, 1, 3])
+def test_members_that_divide_themselves_strand_no_partition(strategy: str, silent: int) -> None:
+    """As `set-mode client` while they read: some compute their claims, as the shipped consumer does, others none."""
+    group = Group(NAME, Settings(strategy=strategy))
+    group.set_topics({"orders": 12}, 0)
+    there: list[Membership] = []
+
+    def settle_all(now_ms: int) -> dict[str, int]:
+        for _ in range(5):
+            for number, each in enumerate(there):
+                ask(group, each, now_ms)
+                if number < silent:
+                    each.claims = None
+                read = [partition for its in there for partition in its.reads(now_ms)]
+                assert len(set(read)) == len(read), "two readers"
+        group.written(TOKEN)
+        for each in there:
+            ask(group, each, now_ms)
+        assert group.written(TOKEN) == [], "claims that are no news are not written"
+        read = [partition for each in there for partition in each.reads(now_ms)]
+        assert sorted(read) == [("orders", number) for number in range(len(read))]
+        return {each.member: len(each.reads(now_ms)) for each in there}
+
+    there += [reader("a"), reader("b")]
+    settle_all(0)
+    group.configure(Settings(Mode.CLIENT, strategy), 0)
+    assert sum(settle_all(0).values()) == 12
+    there.append(reader("c"))
+    found = settle_all(0)
+    assert sum(found.values()) == 12
+    assert found["c"], "it is given its share"
+    group.leave("b", 0)
+    del there[1]
+    assert sum(settle_all(0).values()) == 12
+    group.set_topics({"orders": 16}, 0)
+    assert sum(settle_all(0).values()) == 16
+    group = Group.restored(NAME, records_of_all(group), 0)
+    group.set_topics({"orders": 16}, 0)
+    assert sum(settle_all(0).values()) == 16
+
+
+def test_a_member_that_claims_what_the_others_do_not_expect_gets_it() -> None:
+    """Members may have a strategy of their own: claims are granted, and what nobody claims has a reader."""
+    group = Group(NAME, Settings(Mode.CLIENT))
+    group.set_topics({"orders": 4}, 0)
+    greedy, modest = reader("a"), reader("b")
+    for _ in range(6):
+        for each, wanted in ((greedy, (0, 1, 2)), (modest, ())):
+            ask(group, each, 0)
+            if each.claims is not None:
+                each.claims = tuple(("orders", number) for number in wanted)
+    assert sorted(number for _, number in greedy.reads(0)) == [0, 1, 2]
+    assert sorted(number for _, number in modest.reads(0)) == [3]
 
 
 def test_switching_who_divides_moves_nothing_by_itself() -> None:
@@ -404,3 +491,124 @@ def test_an_unknown_strategy_is_refused() -> None:
 def test_ids_are_printable_and_not_endless(name: str) -> None:
     with pytest.raises(Invalid, match="1 to 255 printable characters"):
         Members().beat(name)
+
+
+# --- one session, one process
+
+
+def reader(name: str, session_ms: int = SESSION_MS) -> Membership:
+    return Membership(name, Subscription(("orders",), session_ms))
+
+
+def ask(group: Group, member: Membership, now_ms: int) -> Answer | Refusal:
+    """A heartbeat of a member that does at once what it is told."""
+    beat = member.beat(now_ms)
+    answer = group.heartbeat(member.member, beat, now_ms)
+    member.given_up(member.answered(beat.sequence, answer).revoked)
+    return answer
+
+
+def assert_one_reader(group: Group, waits: Membership, silent: Membership, from_ms: int, to_ms: int) -> None:
+    """One asks all the time, the other is not heard any more: never do both read."""
+    for now_ms in range(from_ms, to_ms, 100):
+        ask(group, waits, now_ms)
+        group.expire(now_ms)
+        both = waits.reads(now_ms) & silent.reads(now_ms)
+        assert not both, f"two readers at {now_ms} ms"
+    assert waits.reads(to_ms - 100), "it goes on at last"
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(1_000, 30_000), (30_000, 1_000)], ids=["longer", "shorter"])
+@pytest.mark.parametrize("moves", [False, True], ids=["", "the coordinator moves"])
+def test_a_member_that_changes_its_session_is_never_one_of_two_readers(
+    before_ms: int, after_ms: int, moves: bool
+) -> None:
+    group = Group(NAME)
+    group.set_topics({"orders": 1}, 0)
+    silent, waits = reader("a", before_ms), reader("b")
+    ask(group, silent, 0)
+    silent.subscription = Subscription(("orders",), after_ms)
+    beat = silent.beat(100)
+    answer = group.heartbeat("a", beat, 100)
+    if after_ms > before_ms:
+        silent.answered(beat.sequence, answer)
+    if moves:
+        group = Group.restored(NAME, records_of(group), 100)
+        group.set_topics({"orders": 1}, 100)
+    assert_one_reader(group, waits, silent, 200, 40_000)
+
+
+def test_of_two_processes_with_one_id_the_second_is_refused() -> None:
+    group = Group(NAME)
+    group.set_topics({"orders": 1}, 0)
+    first, second = reader("pod-0"), reader("pod-0")
+    for now_ms in range(0, 30_000, 500):
+        assert isinstance(ask(group, first, now_ms), Answer)
+        refused = ask(group, second, now_ms)
+        assert isinstance(refused, Refusal)
+        assert refused.why is Why.ID_IN_USE
+        assert not group.expire(now_ms)
+        assert first.reads(now_ms)
+        assert not second.reads(now_ms)
+
+
+def test_a_process_that_starts_again_waits_for_its_own_session_and_no_longer() -> None:
+    group = Group(NAME)
+    group.set_topics({"orders": 1}, 0)
+    died, again, other = reader("pod-0"), reader("pod-0"), reader("other")
+    for now_ms in range(0, 5_000, 100):
+        ask(group, died, now_ms)
+    records = records_of(group)
+    ask(group, other, 5_000)
+    read_ms = 0
+    for now_ms in range(5_000, 20_000, 100):
+        ask(group, again, now_ms)
+        ask(group, other, now_ms)
+        group.expire(now_ms)
+        assert not again.reads(now_ms) & died.reads(now_ms)
+        assert not again.reads(now_ms) & other.reads(now_ms)
+        read_ms = read_ms or (now_ms if again.epoch else 0)
+    assert 14_900 <= read_ms <= 15_400
+    group = Group.restored(NAME, records, 5_000)
+    refused = ask(group, reader("pod-0"), 5_100)
+    assert isinstance(refused, Refusal), "another coordinator knows it as well"
+
+
+def test_a_refused_process_that_leaves_ends_no_other_ones_session() -> None:
+    group = Group(NAME)
+    group.set_topics({"orders": 1}, 0)
+    first = reader("pod-0")
+    ask(group, first, 0)
+    group.leave("pod-0", 0, reader("pod-0").process)
+    assert group.holders
+    group.leave("pod-0", 0, first.process)
+    assert not group.holders
+
+
+def test_weights_outlive_moves_of_the_coordinator() -> None:
+    """Also if somebody joins or dies before they are read anew."""
+    group = Group(NAME, Settings(strategy="WEIGHTED_STICKY"))
+    group.set_topics({"orders": 12}, 0)
+    names = {each: reader(each) for each in "abc"}
+
+    def settle_all(now_ms: int = 0) -> dict[str, frozenset[Partition]]:
+        for _ in range(6):
+            for each in names.values():
+                ask(group, each, now_ms)
+        return {name: each.reads(now_ms) for name, each in names.items()}
+
+    settle_all()
+    weights: dict[Partition, float] = {("orders", each): 100.0 if each < 2 else 5.0 for each in range(12)}
+    assert group.weigh(weights, 0)
+    before = settle_all()
+    for _ in range(2):
+        records = records_of(group)
+        group = Group.restored(NAME, records, 0)
+        group.set_topics({"orders": 12}, 0)
+        assert settle_all() == before
+    group.leave("c", 0)
+    del names["c"]
+    alone = settle_all()
+    moved = {each for its in before.values() for each in its} - before["a"] - before["b"]
+    assert all(before[name] <= alone[name] for name in names), f"only {moved} move"
+    assert not group.weigh(weights, 0)

@@ -12,10 +12,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumers.backlog.metrics import backlog_metrics
+from loadmanager.consumers.coordinator.records import Mode, Settings
 from loadmanager.errors import Conflict
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from tests.loadmanager.consumers.kafka_world import (
@@ -227,3 +228,44 @@ async def test_a_group_with_members_of_kafkas_own_protocol_is_told_so(world: Wor
     with pytest.raises(Conflict, match="members of the group"):
         await reading.stop()
     plain.close()
+
+
+@pytest.mark.slow
+async def test_a_topic_that_is_deleted_stops_no_other(world: World) -> None:
+    """Records of it are under way, and commits for it."""
+    old = f"old-{world.topic}"
+    await asyncio.to_thread(world.create, old)
+    producer = Producer({"bootstrap.servers": world.kafka, "broker.address.family": "v4"})
+    readings = [Reading(world, old) for _ in range(2)]
+    members = [each.consumer for each in readings]
+    await world.until(lambda: all(len(each.assignment) == PARTITIONS for each in members))
+    for number in range(500):
+        producer.produce(old, b"old", partition=number % PARTITIONS)
+    await asyncio.to_thread(producer.flush, WAIT_S)
+    await asyncio.to_thread(world.admin.delete_topics([old])[old].result, WAIT_S)
+    await world.until(lambda: not any(topic == old for each in members for topic, _ in each.assignment))
+    async with asyncio.timeout(WAIT_S):
+        while any(topic == old for topic, _ in (await world.coordinator.describe(world.group)).holders):
+            await asyncio.sleep(0.05)
+    assert sum(len(each.assignment) for each in members) == PARTITIONS
+    for each in readings:
+        each.seen.pop("old", None)
+    await finished(world, *readings)
+    assert_read_once(world, *readings)
+
+
+@pytest.mark.slow
+async def test_consumers_divide_the_partitions_themselves(world: World) -> None:
+    """From `set-mode client` on, while they read; the coordinator only grants what they claim."""
+    readings = [Reading(world) for _ in range(2)]
+    await world.until(lambda: sorted(len(each.consumer.assignment) for each in readings) == [3, 3])
+    await world.coordinator.configure(world.group, Settings(Mode.CLIENT, "AVG_BY_CIRCLE"))
+    readings.append(Reading(world))
+    await world.until(lambda: [len(each.consumer.assignment) for each in readings] == [2, 2, 2])
+    await world.until(lambda: all(its[0][1] + 3 == its[1][1] for each in readings if (its := each.consumer.assignment)))
+    members = world.coordinator._hosted[world.group].group._members.values()
+    assert [sorted(each.claim.partitions) == sorted(each.granted) for each in members if each.claim] == [True] * 3
+    await readings[2].stop()
+    await world.until(lambda: [len(each.consumer.assignment) for each in readings[:2]] == [3, 3])
+    await finished(world, *readings)
+    assert_read_once(world, *readings)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from loadmanager.consumers.backlog.figures import Offsets
 from loadmanager.consumers.backlog.sums import GroupBacklog
-from loadmanager.consumers.coordinator.lag_watch import LagWatch, Reading, is_uneven
-from loadmanager.consumers.coordinator.records import Subscription
+from loadmanager.consumers.coordinator.lag_watch import LagFollower, LagWatch, Reading, is_uneven
+from loadmanager.consumers.coordinator.records import Partition, Subscription
+from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
+from tests.loadmanager.consumers.running import in_background
 
 
 def reading(at_s: float, queues: Mapping[int, tuple[int | None, int | None]]) -> Reading:
@@ -77,3 +82,27 @@ def test_a_member_with_more_capacity_may_do_more() -> None:
     holders = {("orders", number): "a" if number < 4 else "b" for number in range(6)}
     assert not is_uneven(dict.fromkeys(holders, 1.0), holders, members)
     assert is_uneven({}, {}, {}) is False
+
+
+async def test_whatever_kafkas_client_says_the_other_groups_go_on() -> None:
+    """A server that has just started says that it loads its groups, in an error of the client's own kind."""
+    offsets = MemoryOffsets()
+    offsets.topics = {"orders": [(0, 10)]}
+    offsets.groups_committed = {"t/n/good": {"orders": {0: 4}}}
+    committed = offsets.committed
+
+    async def loading(group: str) -> Any:
+        if group == "t/n/bad":
+            raise RuntimeError("Coordinator load in progress")
+        return await committed(group)
+
+    offsets.committed = loading
+    follower = LagFollower(offsets, time.monotonic, 0.01)
+
+    async def weigh(group: str, weights: Mapping[Partition, float]) -> None:
+        assert weights
+
+    async with in_background(follower.run(lambda: ["persistent://t/n/bad", "persistent://t/n/good"], weigh)):
+        async with asyncio.timeout(10):
+            while not follower.backlogs:
+                await asyncio.sleep(0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -16,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from loadmanager.consumers.allocation import measures
 from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
-from loadmanager.consumers.allocation.weighted import Consumer, Weighing, allocate_weighted
+from loadmanager.consumers.allocation.weighted import Consumer, Weighing, Weighted, allocate_weighted
 from tests.loadmanager.consumers.reading import cases
 
 Allocated = Mapping[str, Sequence[MessageQueue]]
@@ -218,3 +220,61 @@ def test_without_consumers_or_queues_there_is_nothing_to_allocate() -> None:
     assert allocate_weighted({"gone": partitions("t", 3)}, partitions("t", 3), []) == {}
     assert allocate_weighted({}, [], [Consumer("a"), Consumer("b", frozenset())]) == {"a": [], "b": []}
     assert allocate_weighted({}, partitions("t", 3), [Consumer("a", frozenset({"u"}))]) == {"a": []}
+
+
+# --- step by step
+
+
+@pytest.mark.parametrize("capacities", [(1.0,), (1.0, 1.0, 2.0)], ids=["alike", "different"])
+@pytest.mark.parametrize("subscribed", [(("t0", "t1"),), (("t0",), ("t0", "t1"), ("t1",))], ids=["one", "several"])
+@pytest.mark.parametrize("even", [False, True], ids=["weights", "even"])
+def test_changes_step_by_step_are_as_good_as_all_at_once(
+    capacities: tuple[float, ...], subscribed: tuple[tuple[str, ...], ...], even: bool
+) -> None:
+    random = Random(3)
+    queues = [queue for topic in ("t0", "t1") for queue in partitions(topic, 150)]
+    weights = None if even else {queue: 1 + random.expovariate(1) for queue in queues}
+
+    def joins(number: int) -> Consumer:
+        topics = frozenset(subscribed[number % len(subscribed)])
+        return Consumer(f"c{number}", topics, capacities[number % len(capacities)])
+
+    there = {each.id: each for each in map(joins, range(8))}
+    weighing = Weighing(weights)
+    stepwise = Weighted({}, queues, list(there.values()), weighing)
+    for step in range(12):
+        before = stepwise.allocation()
+        joined = [joins(8 + step)] if step % 3 != 1 else []
+        left = random.sample(sorted(there), step % 3)
+        there = {name: each for name, each in there.items() if name not in left} | {each.id: each for each in joined}
+        moved = stepwise.change(joined, left)
+        found, whole = stepwise.allocation(), allocate_weighted(before, queues, list(there.values()), weighing)
+        assert sorted(queue for its in found.values() for queue in its) == queues
+        assert dict(stepwise.owners()) == {queue: each for each, its in found.items() for queue in its}
+        owned = {queue: each for each, its in before.items() for queue in its}
+        assert moved == {queue: each for queue, each in stepwise.owners().items() if owned[queue] != each}
+        assert all(queue.topic in (there[each].topics or ()) for each, its in found.items() for queue in its)
+        given = weights or dict.fromkeys(queues, 1.0)
+        ours, theirs = (levels(its, given, list(there.values())) for its in (found, whole))
+        assert max(ours) <= max(*theirs, 1.05) + 1e-9
+        assert len(moved) <= sum(owned[queue] != each for each, its in whole.items() for queue in its) + 10
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_partitions_are_divided_within_a_second_and_a_leave_within_50_ms() -> None:
+    random = Random(1)
+    queues = partitions("t", 100_000)
+    consumers = [Consumer(f"c{number:04}") for number in range(1_000)]
+    for draw in (lambda: 1 + random.expovariate(1), lambda: random.lognormvariate(0, 2)):
+        weights = {queue: draw() for queue in queues}
+        gc.collect()
+        began_s = time.process_time()
+        stepwise = Weighted({}, queues, consumers, Weighing(weights))
+        cold_s = time.process_time() - began_s
+        taken_s: list[float] = []
+        for number in range(0, 50, 10):
+            began_s = time.process_time()
+            assert stepwise.change([], [f"c{number:04}"])
+            taken_s.append(time.process_time() - began_s)
+        assert cold_s <= 1.0
+        assert sorted(taken_s)[len(taken_s) // 2] <= 0.05
