@@ -126,7 +126,7 @@ async def load_report(node: TheNode) -> dict[str, Any]:
     load = _load_of(node)
     report: dict[str, Any] = msgspec.to_builtins(load)
     name = node.settings.advertised
-    hottest = node.views.bundles[name].bundles if name in node.views.bundles else ()
+    own = node.incarnation.load.current if node.incarnation else None
     return {
         "name": name,
         "brokerVersionString": node.registration.version,
@@ -142,7 +142,7 @@ async def load_report(node: TheNode) -> dict[str, Any]:
         "numTopics": load.keys,
         "numBundles": load.bundles,
         "bundles": [str(bundle) for bundle in await bundles_of(node, name)],
-        "lastStats": {str(each.bundle): msgspec.to_builtins(each.load) for each in hottest},
+        "lastStats": {str(each.bundle): msgspec.to_builtins(each.load) for each in (own.top.bundles if own else ())},
         "report": report,
     }
 

@@ -100,7 +100,7 @@ class Rebalancer:
             await self._survive("a look at the plans", running.tick())
             if self._clock_s() - last_s < interval_s:
                 await self._survive("what was held back", rounds.begin_more())
-            elif await self._swept():
+            elif await self._loads_are_read():
                 number, last_s = number + 1, self._clock_s()
                 self.counts.last_round_s = last_s
                 await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
@@ -112,8 +112,10 @@ class Rebalancer:
         self._decided(done, self._clock_s() - began_s)
         recording.keep(done)
 
-    async def _swept(self) -> bool:
-        """Remove old load data; whether the log answers. Without it there is nothing to decide on."""
+    async def _loads_are_read(self) -> bool:
+        """Remove old load data; whether all of the rest is read. Else there is nothing to decide on."""
+        if not (self._views.brokers.ready and self._views.bundles.ready):
+            return False
         try:
             await self._views.sweep()
         except (LogError, TimeoutError):
