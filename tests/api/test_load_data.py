@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from loadmanager.cluster import views
 from loadmanager.model.load.model import BUNDLES_TOPIC
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.ports import LogEntry
 from statechannel.runtime import view_on_demand
 from tests.api.conftest import Broker, Cluster
 
@@ -130,3 +134,49 @@ async def test_metrics_and_health_read_nothing(cluster: Cluster, tails: Counter[
     for path in ("/metrics", "/health", "/v1/brokers", "/v1/usage", "/v1/channel", "/v1/namespaces"):
         await cluster.ask("GET", path, at=at)
     assert tails[others[0].node.world.log] == 0
+
+
+async def test_a_leader_decides_nothing_before_it_has_read_everything_and_leads_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "READ_S", 0.3)
+    cluster.settings = {"balancing_interval_s": 0.2}
+    former, _ = await loaded(cluster)
+    rounds = former.node.current.rebalancer.counts
+    await cluster.until(lambda: rounds.rounds > 0)
+    go, tail = asyncio.Event(), SqliteLog.tail
+
+    async def late(self: SqliteLog, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+        if topic == BUNDLES_TOPIC:
+            await go.wait()
+        async with aclosing(tail(self, topic, starts)) as entries:
+            async for each in entries:
+                yield each
+
+    monkeypatch.setattr(SqliteLog, "tail", late)
+    coordination = former.node.world.coordination
+    assert coordination.leadership is not None
+    epoch = coordination.leadership.epoch
+    assert await coordination.evict(coordination.leadership)
+
+    def next_leader() -> Broker | None:
+        terms = [(broker, broker.node.current.leader.leading) for broker in cluster.brokers]
+        return next((broker for broker, term in terms if term is not None and term.epoch > epoch), None)
+
+    await cluster.until(lambda: next_leader() is not None)
+    leader = next_leader()
+    assert leader is not None
+    counts = leader.node.current.rebalancer.counts
+    before = counts.rounds
+    [bundle] = await cluster.create("t/m", 1)
+    await cluster.assign("t/m/key")
+    other = next(broker for broker in cluster.brokers if broker is not cluster.of(cluster.owner(bundle)))
+    await leader.node.current.operations.transfer(bundle, other.name)
+    await asyncio.sleep(1.0)  # five rounds' time
+    assert (counts.rounds, leader.node.views.bundles.ready) == (before, False)
+    status, problem, headers = await cluster.ask("GET", "/v1/plan", at=cluster.brokers.index(leader))
+    assert (status, "Retry-After" in headers) == (503, True)
+    assert "the loads of bundles were not read from load-bundles within" in problem["detail"]
+    assert (await cluster.ask("GET", "/v1/bundles", at=cluster.brokers.index(leader)))[0] == 200, "without loads"
+    go.set()
+    await cluster.until(lambda: counts.rounds > before and leader.node.views.bundles.ready)
