@@ -48,7 +48,6 @@ def broker_loads(
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
-        partitions=1,
         followed=True,
     )
 
@@ -64,7 +63,6 @@ def top_bundles(
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
-        partitions=1,
         followed=True,
     )
 
