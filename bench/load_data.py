@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any
 
 from bench.backends import Carrier, carrier
 from bench.cluster import topics_of_bundles
-from bench.figures import emit
+from bench.figures import emit, median
 from bench.turns_world import QuickHost
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
@@ -40,6 +41,7 @@ TOPS = (25, 1_000)
 WINDOW_S = 60.0
 REPORT_S = 5.0
 STATISTICS_MS = 500
+TERMS = 5
 MIB_H = 3600 / WINDOW_S / 2**20
 
 
@@ -122,6 +124,11 @@ async def _measured(where: Carrier, brokers: int, top: int) -> None:
                 "MiB/h", wire_mib_h=round(METER.wire[topic] * MIB_H, 2), reports=reports,
                 bytes_a_report=round(METER.payload[topic] / max(1, reports)), readers=len(METER.readers[topic]),
             )  # fmt: skip
+        took_s = [await _next_leader_reads(nodes) for _ in range(TERMS)]
+        emit(
+            "load-data", f"a new leader has read {BUNDLES_TOPIC}, {brokers} brokers, {top} bundles a report",
+            median(took_s), "s", worst=round(max(took_s), 3),
+        )  # fmt: skip
     finally:
         for node in nodes:
             node.stop(0)
@@ -131,6 +138,22 @@ async def _measured(where: Carrier, brokers: int, top: int) -> None:
             task.cancel()
         with suppress(Exception):
             await asyncio.gather(*running)
+
+
+async def _next_leader_reads(nodes: list[Node]) -> float:
+    """The leader is deposed: seconds from the next one's barrier until it may decide on balance."""
+    coordination = nodes[0].world.coordination
+    assert coordination.leadership is not None
+    epoch = coordination.leadership.epoch
+    await coordination.evict(coordination.leadership)
+    while True:
+        for node in nodes:
+            leading = node.current.leader.leading
+            if leading is not None and leading.epoch > epoch:
+                begin = time.monotonic()
+                await node.views.bundles.wait_ready(60.0)
+                return time.monotonic() - begin
+        await asyncio.sleep(0.001)
 
 
 def _node(where: Carrier, top: int) -> Node:
