@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
 
 import msgspec
 
@@ -67,7 +66,6 @@ def boot_clock_s() -> float:
 def open_log(settings: Settings) -> Log:
     """The log that the settings name; Kafka's client is only imported if it is used."""
     scheme, _, rest = settings.log.partition(":")
-    partitions = _partitions(settings)
     if scheme == "sqlite":
         from statechannel.adapters.sqlite.log import SqliteLog
 
@@ -75,7 +73,6 @@ def open_log(settings: Settings) -> Log:
             file_of(settings.log),
             tombstone_s=settings.tombstone_delay_s,
             compaction_lag_s=settings.compaction_lag_s,
-            **partitions,
         )
     if scheme == "kafka":
         with needs_extra("kafka", repr(hide_text(settings.log))):
@@ -90,18 +87,8 @@ def open_log(settings: Settings) -> Log:
             tombstone_s=settings.tombstone_delay_s,
             compaction_lag_s=settings.compaction_lag_s,
             client_settings=settings.kafka,
-            **partitions,
         )
     raise _no_log(settings)
-
-
-class _Partitions(TypedDict, total=False):
-    default_partitions: int
-
-
-def _partitions(settings: Settings) -> _Partitions:
-    """How many partitions a topic gets that is made without a number of its own: as many as the channel."""
-    return {} if settings.partitions is None else {"default_partitions": settings.partitions}
 
 
 def open_group_offsets(settings: Settings) -> GroupOffsets:
@@ -221,7 +208,6 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
             development=settings.development,
             compaction_lag_s=settings.compaction_lag_s,
             client_settings=settings.kafka,
-            **_partitions(settings),
         )
     )
 

@@ -48,6 +48,7 @@ def broker_loads(
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
+        partitions=1,
         followed=True,
     )
 
@@ -63,6 +64,7 @@ def top_bundles(
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
+        partitions=1,
         followed=True,
     )
 

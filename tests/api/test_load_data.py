@@ -6,15 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadmanager.cluster import views
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load.model import BUNDLES_TOPIC
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.ports import LogEntry, TopicSpec
+from statechannel.ports import LogEntry
 from statechannel.runtime import view_on_demand
 from tests.api.conftest import Broker, Cluster
 
@@ -127,21 +126,6 @@ async def test_a_broker_that_was_asked_drops_what_it_read(
     assert tails[asked.node.world.log] == 1
     await cluster.until(lambda: not asked.node.views.bundles.ready)
     assert tails[others[1].node.world.log] == 0
-
-
-async def test_topics_of_load_have_as_many_partitions_as_the_channel_and_those_of_an_earlier_release_keep_theirs(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    log = SqliteLog(tmp_path / "lm.db")
-    await log.start(5)
-    await log.open_topic(TopicSpec(BROKERS_TOPIC, 1, compacted=True, followed=True))
-    cluster.settings = {"partitions": 3}
-    leader, _ = await loaded(cluster)
-    assert len(leader.node.views.brokers) == 3
-    specs = [TopicSpec(topic, compacted=True, followed=True) for topic in (BROKERS_TOPIC, BUNDLES_TOPIC)]
-    counts = [await log.open_topic(spec) for spec in specs]
-    await log.close()
-    assert counts == [1, 3]
 
 
 async def test_metrics_and_health_read_nothing(cluster: Cluster, tails: Counter[object]) -> None:

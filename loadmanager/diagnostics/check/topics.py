@@ -16,15 +16,16 @@ from statechannel.ports import TopicSpec
 
 CHANNEL_TOPIC = "bundle-state"
 SNAPSHOTS_TOPIC = "bundle-state-snapshots"
-VIEW_TOPICS = (SUSPICIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
-LOAD_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)
-"""Views that the load history reads entry by entry. They are made with as many partitions as the channel."""
+VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, SUSPICIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
+
+
+FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)
+"""Views that the load history reads entry by entry."""
 
 
 def topics_of(settings: Settings) -> list[TopicSpec]:
     """The channel and its snapshots, and the compacted topics behind the table views."""
-    views = [TopicSpec(topic, 1, compacted=True) for topic in VIEW_TOPICS]
-    loads = [TopicSpec(topic, compacted=True, followed=True) for topic in LOAD_TOPICS]
+    views = [TopicSpec(topic, 1, compacted=True, followed=topic in FOLLOWED_TOPICS) for topic in VIEW_TOPICS]
     return [
         TopicSpec(CHANNEL_TOPIC, settings.partitions),
         TopicSpec(SNAPSHOTS_TOPIC, settings.partitions, compacted=True),
@@ -36,5 +37,4 @@ def topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(POLICIES_TOPIC, 1),
         TopicSpec(PLANS_TOPIC, 1),
         *views,
-        *loads,
     ]
