@@ -66,7 +66,7 @@ class Sensors:
             self._cpu_percent = min(100.0, max(0.0, 100.0 * used))
             io_bytes = self._io_counted()
             grown = [max(0, now - before) for now, before in zip(io_bytes, self._io_bytes, strict=True)]
-            self._io = IoRates(*(float(round(each / (at_s - self._at_s))) for each in grown))
+            self._io = IoRates(*(round(each / (at_s - self._at_s)) for each in grown))
             self._cpu_s, self._io_bytes, self._at_s = cpu_s, io_bytes, at_s
 
     def _cpu_used_s(self) -> float:

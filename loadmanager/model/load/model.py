@@ -21,16 +21,17 @@ BROKERS_TOPIC = "load-brokers"
 BUNDLES_TOPIC = "load-bundles"
 
 
-class IoRates(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes per second, whole ones: disks as this process reads and writes them, and the network.
+class IoRates(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes per second: disks as this process reads and writes them, and the network.
 
-    The network is that of the container or, without one, of the host, less its loopback.
+    The network is that of the container or, without one, of the host, less its loopback. Four numbers in reports, which
+    every broker reads.
     """
 
-    disk_read_bytes_s: float = 0.0
-    disk_write_bytes_s: float = 0.0
-    network_in_bytes_s: float = 0.0
-    network_out_bytes_s: float = 0.0
+    disk_read_bytes_s: int = 0
+    disk_write_bytes_s: int = 0
+    network_in_bytes_s: int = 0
+    network_out_bytes_s: int = 0
 
 
 NO_IO = IoRates()

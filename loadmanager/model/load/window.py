@@ -169,7 +169,7 @@ def _points(measured: Measured, bundle: Bundle) -> float:
 def _mean_io(rates: Sequence[IoRates]) -> IoRates:
     if all(each is NO_IO for each in rates):
         return NO_IO
-    return IoRates(*(float(round(fmean(column))) for column in zip(*map(msgspec.structs.astuple, rates), strict=True)))
+    return IoRates(*(round(fmean(column)) for column in zip(*map(msgspec.structs.astuple, rates), strict=True)))
 
 
 def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:
