@@ -143,9 +143,10 @@ async def _measured(where: Carrier, brokers: int, top: int) -> None:
 async def _next_leader_reads(nodes: list[Node]) -> float:
     """The leader is deposed: seconds from the next one's barrier until it may decide on balance."""
     coordination = nodes[0].world.coordination
-    assert coordination.leadership is not None
-    epoch = coordination.leadership.epoch
-    await coordination.evict(coordination.leadership)
+    before = coordination.leadership
+    epoch = -1 if before is None else before.epoch
+    if before is not None:
+        await coordination.evict(before)
     while True:
         for node in nodes:
             leading = node.current.leader.leading
