@@ -22,7 +22,7 @@ NAMES = (
         "calm",
     ),
     *("rolling", "recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
-    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "first_answers", "replay"),
+    *("old_new", "load_data", "history_audit", "lake_format", "ingest", "analyse", "first_answers", "replay"),
     *("batch", "batch_rows", "batch_pipeline", "allocate", "rebalance", "chaos", "heartbeats", "lag"),
 )
 

@@ -2,7 +2,7 @@
 
 Old, as Pulsar's modular manager: the leader assigns, `threshold` sheds by unloading, all load data goes to all brokers
 through the store. New: brokers assign, bundles are transferred (by Pulsar's `transfer`, or by `plan`), each broker's
-load goes to all and its ten hottest bundles to the leader. Pure simulation; `--log` means nothing here. A table on
+load goes to all and its hottest bundles to the leader. Pure simulation; `--log` means nothing here. A table on
 stderr.
 """
 
@@ -128,7 +128,7 @@ def table(lines: Sequence[Line]) -> None:
 def table_of_sizes(sizes: Sequence[tuple[Size, Traffic]]) -> None:
     """As Markdown."""
     print(
-        "\n| brokers | bundles | reports an hour | old: all to all | new: top 10 to the leader | factor |\n"
+        "\n| brokers | bundles | reports an hour | old: all to all | new: hottest to the leader | factor |\n"
         + "|---" * 6 + "|",
         file=sys.stderr,
     )  # fmt: skip

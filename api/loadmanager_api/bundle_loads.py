@@ -1,4 +1,7 @@
-"""Loads of bundles, as their owners last reported them; an owner reports its hottest bundles (`load_top_bundles`)."""
+"""Loads of bundles, as their owners last reported them; an owner reports its hottest bundles (`load_top_bundles`).
+
+A broker that does not lead reads the reports when it is asked: first await `views.bundles.read`, or `read_bundles`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from loadmanager.broker.node import Node
 from loadmanager.model.host import BundleLoad
 from statechannel.law.bundle import Bundle
 from statechannel.law.verdict import Ownership
+
+AWAITED_S = 1.0
+"""How long an answer that also tells loads waits for them. While the log does not answer, it comes without."""
 
 
 class Loads:

@@ -10,6 +10,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
+from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.registration import Peer
 from loadmanager_api.bundle_loads import Loads
 from loadmanager_api.schemas import BrokerShown, BundleDetail, BundleShown
@@ -89,9 +90,15 @@ def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown
         suspected=node.membership.suspected.get(broker),
         unfit=node.fitness.why(broker) or None,
         bundles=node.channel.table.count_held_by(broker),
-        load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
+        load=load_shown(load) if load is not None and load.broker == broker else None,
     )
     return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+
+
+def load_shown(load: BrokerLoadData) -> dict[str, Any]:
+    """A broker's load, with names for all of its numbers."""
+    shown: dict[str, Any] = msgspec.to_builtins(load)
+    return shown | {"io": msgspec.structs.asdict(load.io)}
 
 
 def _kept_drained(node: Node, broker: BrokerId) -> bool:

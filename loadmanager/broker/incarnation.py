@@ -240,11 +240,12 @@ class Incarnation:
 
     async def _rebalance(self, term: Term) -> None:
         """A leader's further work while a term lasts: rebalancing, advice, splits, quarantine."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.rebalancer.rebalance(term))
-            tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
-            tasks.create_task(self.splitting.tending(self.rebalancer.deciding).tend(term))
-            tasks.create_task(self._make_keeper().keep(term))
+        with self._deps.views.bundles.need():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.rebalancer.rebalance(term))
+                tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
+                tasks.create_task(self.splitting.tending(self.rebalancer.deciding).tend(term))
+                tasks.create_task(self._make_keeper().keep(term))
 
     def _make_keeper(self) -> Keeper:
         deps, splitting = self._deps, self.splitting

@@ -6,6 +6,7 @@ docs/metrics.md describes the names; a test compares the two. Units come last in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
@@ -182,6 +183,10 @@ _LOAD = {
     "load_out_bytes_per_second": ("Out of the service", "out_rate_bytes_s"),
     "load_in_messages_per_second": ("Into the service", "in_rate_msg_s"),
     "load_out_messages_per_second": ("Out of the service", "out_rate_msg_s"),
+    "load_disk_read_bytes_per_second": ("By this process", "io.disk_read_bytes_s"),
+    "load_disk_write_bytes_per_second": ("By this process", "io.disk_write_bytes_s"),
+    "load_network_in_bytes_per_second": ("Into the container, or else the host", "io.network_in_bytes_s"),
+    "load_network_out_bytes_per_second": ("Out of the container, or else the host", "io.network_out_bytes_s"),
     "load_keys": ("Keys of the service", "keys"),
     "load_sessions": ("Sessions of the service", "sessions"),
 }
@@ -193,7 +198,7 @@ def _load(node: Node) -> Iterator[Metric]:
     if load is None or load.broker != node.current.me:
         return
     for name, (help_text, field) in _LOAD.items():
-        yield gauge(name, help_text, getattr(load, field))
+        yield gauge(name, help_text, attrgetter(field)(load))
     yield gauge(
         "load_usage_ratio", "Of the resource that is used most; 1 is full", usage(load, weights_of(node.settings))
     )

@@ -32,6 +32,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.ports import Log
 from statechannel.runtime.view import TableView, wall_clock_ms
+from statechannel.runtime.view_on_demand import OnDemandView
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +55,9 @@ def broker_loads(
 
 def top_bundles(
     log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
-) -> TableView[TopBundlesLoadData]:
-    """The view of every broker's hottest bundles, by broker name."""
-    return TableView(
+) -> OnDemandView[TopBundlesLoadData]:
+    """The view of every broker's hottest bundles, by broker name. The leader needs it; others when they are asked."""
+    return OnDemandView(
         log,
         BUNDLES_TOPIC,
         decode=decode_top_bundles,
@@ -183,8 +184,9 @@ class LoadService:
                 await self._publish(self.last_decision)
 
     def _shown(self) -> bool:
-        load, top = self._brokers.get(self._broker.name), self._bundles.get(self._broker.name)
-        return load is not None and top is not None and load.broker == top.broker == self._broker
+        """Whether our report is still there. We do not read the hottest bundles: see `Views.sweep`."""
+        load = self._brokers.get(self._broker.name)
+        return load is not None and load.broker == self._broker
 
     async def _publish(self, publish: Publish) -> None:
         report = publish.report

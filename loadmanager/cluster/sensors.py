@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import psutil
 
 from loadmanager.cluster import cgroup
-from loadmanager.model.load.model import Figures
+from loadmanager.model.load.model import NO_IO, Figures, IoRates
 
 SHORTEST_WINDOW_S = 0.5
 """Over a shorter time a processor is either busy or idle: a process that starts would report itself as full."""
+
+_LOOPBACK = frozenset({"lo", "lo0", "Loopback Pseudo-Interface 1"})
 
 
 class Sensors:
@@ -39,26 +42,32 @@ class Sensors:
         psutil.cpu_percent(None)  # the first call only sets the beginning of the next measurement
         self._cpu_s, self._at_s = self._cpu_used_s(), clock_s()
         self._cpu_percent = 0.0
+        self._io_bytes = self._io_counted()
+        self._io = NO_IO
 
     def read(self) -> Figures:
         """Read a few files of /proc; takes some hundred microseconds."""
+        self._measure()
         host_memory_percent = psutil.virtual_memory().percent
         return Figures(
-            cpu_percent=self._read_cpu_percent(),
+            cpu_percent=self._cpu_percent,
             memory_percent=min(100.0, 100.0 * self._memory_used_bytes() / self._memory_bytes),
             cores=self._cores,
             memory_bytes=self._memory_bytes,
             host_cpu_percent=psutil.cpu_percent(None),
             host_memory_percent=host_memory_percent,
+            io=self._io,
         )
 
-    def _read_cpu_percent(self) -> float:
+    def _measure(self) -> None:
         cpu_s, at_s = self._cpu_used_s(), self._clock_s()
         if at_s - self._at_s >= SHORTEST_WINDOW_S:
             used = (cpu_s - self._cpu_s) / (at_s - self._at_s) / self._cores
             self._cpu_percent = min(100.0, max(0.0, 100.0 * used))
-            self._cpu_s, self._at_s = cpu_s, at_s
-        return self._cpu_percent
+            io_bytes = self._io_counted()
+            grown = [max(0, now - before) for now, before in zip(io_bytes, self._io_bytes, strict=True)]
+            self._io = IoRates(*(round(each / (at_s - self._at_s)) for each in grown))
+            self._cpu_s, self._io_bytes, self._at_s = cpu_s, io_bytes, at_s
 
     def _cpu_used_s(self) -> float:
         group = self._limits.cpu_group
@@ -67,6 +76,18 @@ class Sensors:
             return used_us / 1e6
         times = self._process.cpu_times()
         return times.user + times.system
+
+    def _io_counted(self) -> tuple[int, int, int, int]:
+        """Bytes so far, in the order of IoRates; 0 for what the system does not tell."""
+        read = written = received = sent = 0
+        with suppress(AttributeError, psutil.Error, OSError):  # not on macOS; not without the right to
+            disks = self._process.io_counters()
+            read, written = disks.read_bytes, disks.write_bytes
+        with suppress(psutil.Error, OSError):
+            cards = psutil.net_io_counters(pernic=True)
+            received = sum(card.bytes_recv for name, card in cards.items() if name not in _LOOPBACK)
+            sent = sum(card.bytes_sent for name, card in cards.items() if name not in _LOOPBACK)
+        return read, written, received, sent
 
     def _memory_used_bytes(self) -> int:
         group = self._limits.memory_group

@@ -1,4 +1,7 @@
-"""The table views that every broker reads: load reports, suspicions, readers of the channel's log."""
+"""The table views of a broker: load reports, suspicions, readers of the channel's log.
+
+Every broker reads them all, except the hottest bundles (`bundles`): those are the leader's.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ import msgspec
 from loadmanager.cluster.load_reports import broker_loads, top_bundles
 from loadmanager.cluster.readers import readers_view
 from loadmanager.cluster.suspicion import SuspicionReport
+from loadmanager.errors import Unavailable
 from loadmanager.settings import Settings
 from statechannel.ports import Log
 from statechannel.runtime.view import TableView
 
 SUSPICIONS_TOPIC = "accusations"
+READ_S = 5.0
 SUSPICION_TTL_S = 3_600.0
 """For suspicions of observers that died; live ones withdraw theirs."""
 
@@ -44,7 +49,7 @@ class Views:
         return [view.start for view in self._all]
 
     async def run(self) -> None:
-        """Read for ever."""
+        """Read for ever; `bundles` only while they are needed."""
         async with asyncio.TaskGroup() as tasks:
             for view in self._all:
                 tasks.create_task(view.run())
@@ -55,6 +60,20 @@ class Views:
         self.bundles.set_ttl(settings.load_ttl_s)
 
     async def sweep(self) -> None:
-        """Delete expired keys from the topics; a duty of the leader."""
-        for view in self._all:
+        """Delete expired keys from the topics; a duty of the leader. Raises LogUnavailable.
+
+        A broker that reports at this moment may lose what it writes. It sees that only in `brokers`, to which it writes
+        first: so with a broker's bundles its other report goes too, afterwards, and it writes both again.
+        """
+        for name in await self.bundles.sweep():
+            await self.brokers.delete(name)
+        for view in (self.brokers, self.suspicions, self.readers):
             await view.sweep()
+
+    async def read_bundles(self) -> None:
+        """Return once `bundles` shows all that is reported; use it before the next `await`. Raises Unavailable."""
+        if not await self.bundles.read(READ_S):
+            raise Unavailable(
+                f"the loads of bundles were not read from {self.bundles.topic} within {READ_S:g} s; try again, or ask "
+                "the leader, who follows them"
+            )

@@ -65,7 +65,7 @@ BROKER_LOAD = _with(
     host_memory_percent=_DOUBLE,
     day=_DAY,
 )
-"""One row a report of `load-brokers`; a deletion of the key is a row with `broker` alone (incarnation, at, … null)."""
+"""One row a report of `load-brokers`, without its `io`. A deletion of the key is a row with `broker` alone."""
 
 BUNDLE_LOAD = _with(
     _ORIGIN,

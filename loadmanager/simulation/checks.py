@@ -8,6 +8,7 @@ refuses a write of a process that is serving.
 * Every replica accepts the same records with the same effects at the same offsets, each once and in order, or goes on
 from a snapshot with the same state; and it never goes back.
 * Every snapshot equals the replay of the whole log, and the log is never trimmed beyond what the snapshots cover.
+* No decision on balance is made before its leader has read all load data.
 * No decision on balance takes a bundle back, within its rest time, to a broker that a decision took it from.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
+from loadmanager.leader.rebalancing.rounds import Round
 from loadmanager.simulation.append_audit import AppendAudit
 from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.simulation.process import Process
@@ -52,6 +54,8 @@ class _Watch:
         self.last_offset = [-1] * PARTITIONS
         self.accepted = [0] * PARTITIONS
         self.loaded: list[SnapshotInfo | None] = []
+        self.round: Round | None = None
+        """The last round of balancing that it led."""
         self.isolated_s: float | None = None
         """Since when, on its own clock, it has been cut off from both servers."""
 
@@ -65,6 +69,8 @@ class Checks:
         """How often a partition of a replica was loaded from a snapshot."""
         self.reloads = 0
         """How many of these because the replica had fallen behind the trimmed log."""
+        self.rounds = 0
+        """The rounds of balancing, of all leaders, that had a model."""
         self.world = world
         table, write = OwnershipTable(PARTITIONS), partial(world.trace.write, "log")
         audit = SnapshotAudit(table, world.wall_ms, SETTINGS.log_retention_s, self.complain, write)
@@ -110,6 +116,7 @@ class Checks:
                 if claims != watch.claims or until_s != watch.until_s:
                     watch.claims, watch.until_s = claims, until_s
                     self._check_serving(watch)
+            self._check_round(watch)
         if self.broken is not None:
             raise Violation(self.broken)
 
@@ -188,6 +195,16 @@ class Checks:
             for watch in self._watches.values():
                 for claim in self.served(watch.life):
                     self._check_named(watch.life, claim)
+
+    def _check_round(self, watch: _Watch) -> None:
+        node = watch.node
+        last = node.incarnation.rebalancer.last if node.incarnation is not None else None
+        if last is not watch.round:
+            watch.round = last
+            if last is not None and last.model is not None:
+                self.rounds += 1
+                if not (node.views.bundles.ready and node.views.brokers.ready):
+                    self.complain(f"{watch.life} decided {last.id} before it had read all load data")
 
     def _check_rest(self, change: Change) -> None:
         """No balancing decision takes a bundle back within its rest time: loads never change here."""

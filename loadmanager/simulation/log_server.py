@@ -92,6 +92,10 @@ class SimulatedLogServer:
     def has_topic(self, topic: str) -> bool:
         return topic in self._topics
 
+    def readers(self, topic: str) -> set[str]:
+        """The processes that have a tail of a topic."""
+        return {tail.process for tail in self._tails if tail.topic == topic}
+
     def reached(self, step: Step, process: str) -> None:
         """A request for such a step has arrived."""
         if self.on_step is not None:

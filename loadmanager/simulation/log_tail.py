@@ -22,6 +22,7 @@ class Tail:
 
     def __init__(self, server: SimulatedLogServer, link: Link, topic: str, starts: Sequence[int]) -> None:
         self.topic = topic
+        self.process = link.process
         self.closed = False
         self._server = server
         self._link = link

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 from loadmanager.errors import LoadManagerError
+from loadmanager.model.load.model import BUNDLES_TOPIC
 from loadmanager.simulation.checks import Checks
 from loadmanager.simulation.cluster import SETTINGS, Cluster, Life
 from loadmanager.simulation.loop import SimulationError
@@ -37,8 +38,10 @@ class Recovery:
         await self._all_served()
         self.took_s = self._world.now_s - began_s
         await self._lookups_agree()
+        await self._only_the_leader_reads_bundles()
         await self._one_leaves()
         await self._all_served()
+        await self._only_the_leader_reads_bundles()
         await asyncio.sleep(0.5)
         self._checks.check_replicas()
         self._checks.raise_if_broken()
@@ -123,6 +126,26 @@ class Recovery:
                 told = ", ".join(f"{name} says {owner}" for name, owner in wrong.items())
                 return f"lookups of {bundle}, which {serving} serves: {told}"
         return None
+
+    # --- load data
+
+    async def _only_the_leader_reads_bundles(self) -> None:
+        """Soon the leader has read the hottest bundles, and follows them; no other broker does."""
+        deadline_s = self._world.now_s + AGREE_BOUND_S
+        while (wrong := self._wrong_readers()) is not None:
+            if self._world.now_s > deadline_s:
+                self._checks.complain(wrong)
+            self._checks.raise_if_broken()
+            await asyncio.sleep(ASK_EVERY_S)
+
+    def _wrong_readers(self) -> str | None:
+        nodes = [(life, life.node) for life in self._cluster.ready() if life.node is not None]
+        leading = {str(life) for life, node in nodes if node.current.leader.leading is not None}
+        readers = self._world.log.readers(BUNDLES_TOPIC) & {str(life) for life, _ in nodes}
+        shown = {str(life) for life, node in nodes if node.views.bundles.ready}
+        if leading and leading == readers == shown:
+            return None
+        return f"{BUNDLES_TOPIC} is followed by {readers or 'nobody'}, read by {shown}; leading: {leading or 'nobody'}"
 
     # --- a graceful stop
 

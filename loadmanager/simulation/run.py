@@ -152,6 +152,7 @@ class Run:
                 "trims": audit.trims,
                 "loads": self.checks.loads,
                 "reloads": self.checks.reloads,
+                "rounds": self.checks.rounds,
                 "roots lost": self.fault_phase.replacing.roots_lost,
                 "agreements replaced": self.fault_phase.replacing.replaced,
                 **{f"struck: {what}": number for what, number in self.fault_phase.struck.items()},

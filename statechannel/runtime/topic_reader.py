@@ -84,10 +84,18 @@ class TopicReader:
 
         Raises LogUnavailable or TopicMismatch.
         """
-        partitions = await self.answer(self._log.open_topic(self._spec))
+        await self.answer(self._log.open_topic(self._spec))
+        await self.rewind()
+        return self.partitions
+
+    def forget(self) -> None:
+        """Nothing counts as read any more, until `rewind` and the next `run`. Not while it runs."""
+        self._ready.clear()
+
+    async def rewind(self) -> None:
+        """Note the topic's present ends, and where to begin. Not while it runs. Raises LogUnavailable."""
         self.starts = await self.answer(self._log.ends(self.topic))
-        self._next = [await self._first(partition) for partition in range(partitions)]
-        return partitions
+        self._next = [await self._first(partition) for partition in range(len(self.starts))]
 
     async def _first(self, partition: int) -> int:
         if self._since_ms is None:

@@ -162,6 +162,15 @@ class TableView(Mapping[str, T]):
         self._now_s = asyncio.get_running_loop().time
         self._fold = ViewFold(self._decode, partitions, self._ttl_ms)
 
+    def forget(self) -> None:
+        """Drop all content, and be ready no more. Listeners are not told. Not while it runs."""
+        self._reader.forget()
+        self._fold = ViewFold(self._decode, self._reader.partitions, self._ttl_ms)
+
+    async def rewind(self) -> None:
+        """After `forget`: have the next `run` read the topic as it is now. Raises LogUnavailable."""
+        await self._reader.rewind()
+
     async def run(self) -> None:
         """Read until cancelled. Starts the view if nobody has."""
         if self._fold is None:

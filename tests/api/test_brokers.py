@@ -81,6 +81,9 @@ async def test_brokers_are_shown_with_what_they_registered_hold_and_report(clust
         assert broker["urls"]["http"] == f"http://{running.name}"
         assert broker["capacity"] == {"cpu": 2.0}
         assert broker["load"]["broker"] == [running.name, running.node.current.me.incarnation]
+        assert broker["load"]["io"].keys() == {
+            f"{what}_bytes_s" for what in ("disk_read", "disk_write", "network_in", "network_out")
+        }
         assert (await cluster.ask("GET", f"/v1/brokers/{running.name}"))[1]["incarnation"] == broker["incarnation"]
 
 

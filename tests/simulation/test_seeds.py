@@ -73,6 +73,7 @@ def test_a_run_does_what_it_is_for() -> None:
         counts.update(report.counts)
     assert max(report.recovery_s for report in reports) > 0
     assert min(counts[what] for what in ("lookup", "write", "transfer")) > 5 * len(reports)
+    assert counts["rounds"] > len(reports)
 
 
 @pytest.mark.slow

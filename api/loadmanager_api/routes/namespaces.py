@@ -115,7 +115,7 @@ async def split_bundle(
     is none. `/v1/bundles/…/split` splits into more parts and answers them. 409 if the bundle has no owner or is on its
     way.
     """
-    whole = acting.splitting.named(f"{tenant}/{namespace}", bundle)
+    whole = await acting.splitting.named(f"{tenant}/{namespace}", bundle)
     await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
 
 

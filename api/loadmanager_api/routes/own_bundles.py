@@ -11,7 +11,7 @@ from fastapi import Query
 
 from loadmanager.broker.node import Node
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.bundle_loads import Loads, hottest
+from loadmanager_api.bundle_loads import AWAITED_S, Loads, hottest
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, Permission, TheNode
 from loadmanager_api.openapi import answers
@@ -46,11 +46,13 @@ async def list_bundles(
     if namespace is not None:
         acting.operations.namespace(namespace)
     if order == "load":
+        await node.views.read_bundles()
         at = hottest(node, lambda e: namespace in (None, e.bundle.namespace) and fits(e, state, owner), limit)
         return BundlePage(bundles=_rows(node, at), next=None)
     behind = paging.read(cursor, Bundle.parse)
     found = await bundles_after(node, namespace, behind, state, owner, limit + 1)
     more = len(found) > limit
+    await node.views.bundles.read(AWAITED_S)
     page = found[:limit]
     return BundlePage(bundles=_rows(node, page), next=paging.next(page[-1].bundle if more else None))
 
@@ -63,6 +65,7 @@ def _rows(node: Node, entries: list[Ownership]) -> list[BundleShown]:
 @router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 412))
 async def show_bundle(node: TheNode, acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleDetail:
     """Show everything that this broker knows of one bundle."""
+    await node.views.bundles.read(AWAITED_S)
     return bundle_detail(node, acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range)))
 
 
@@ -87,7 +90,7 @@ async def split_bundle(
     """
     wanted = wanted or SplitWanted()
     children = await acting.operations.split(
-        acting.splitting.named(f"{tenant}/{namespace}", hash_range),
+        await acting.splitting.named(f"{tenant}/{namespace}", hash_range),
         parts=wanted.parts,
         positions=wanted.positions,
         algorithm=wanted.algorithm,

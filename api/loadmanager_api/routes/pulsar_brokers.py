@@ -23,7 +23,7 @@ from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
-from loadmanager_api.presenting import no_broker
+from loadmanager_api.presenting import load_shown, no_broker
 from loadmanager_api.pulsar_schemas import ClusterData, InternalConfiguration, Monitored, OwnedBundle, ResourceQuota
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key
@@ -124,9 +124,8 @@ def check_cluster(node: Node, cluster: str) -> None:
 async def load_report(node: TheNode) -> dict[str, Any]:
     """Show this broker's last load report, and the loads of its hottest bundles by name."""
     load = _load_of(node)
-    report: dict[str, Any] = msgspec.to_builtins(load)
     name = node.settings.advertised
-    hottest = node.views.bundles[name].bundles if name in node.views.bundles else ()
+    own = node.incarnation.load.current if node.incarnation else None
     return {
         "name": name,
         "brokerVersionString": node.registration.version,
@@ -142,8 +141,8 @@ async def load_report(node: TheNode) -> dict[str, Any]:
         "numTopics": load.keys,
         "numBundles": load.bundles,
         "bundles": [str(bundle) for bundle in await bundles_of(node, name)],
-        "lastStats": {str(each.bundle): msgspec.to_builtins(each.load) for each in hottest},
-        "report": report,
+        "lastStats": {str(each.bundle): msgspec.to_builtins(each.load) for each in (own.top.bundles if own else ())},
+        "report": load_shown(load),
     }
 
 

@@ -72,6 +72,14 @@ class Deciding:
     async def model(self, settings: Settings | None = None, policies: Policies | None = None) -> ClusterModel:
         """The present cluster model of the brokers that take part and are fit, with these settings and policies.
 
+        Raises Unavailable if the loads of bundles cannot be read.
+        """
+        await self._views.read_bundles()
+        return await self._model_of_what_is_read(settings, policies)
+
+    async def _model_of_what_is_read(self, settings: Settings | None, policies: Policies | None) -> ClusterModel:
+        """The model, without bundles while their loads are not read.
+
         It is built off the loop, from a frozen copy of the table: a thousand brokers take a fifth of a second, and the
         loop also writes the proofs of ownership.
         """
@@ -91,11 +99,15 @@ class Deciding:
         return found
 
     async def recent_model(self) -> ClusterModel:
-        """As `model`, up to SHOWN_MS old: for readers, who may be many and ask often."""
+        """As `model`, up to SHOWN_MS old: for readers, who may be many and ask often.
+
+        While the log does not answer, it may lack bundles.
+        """
         now_ms, settings, policies = self.wall_ms(), self.settings(), self.policies()
         at = self._recent
         if at is None or at[1] is not settings or at[2] is not policies or abs(now_ms - at[0].at_ms) > SHOWN_MS:
-            at = self._recent = await self.model(settings, policies), settings, policies
+            await self._views.bundles.read(SHOWN_MS / 1000)
+            at = self._recent = await self._model_of_what_is_read(settings, policies), settings, policies
         return at[0]
 
     async def decide(self, model: ClusterModel, settings: Settings) -> Decision:

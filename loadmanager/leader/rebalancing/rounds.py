@@ -329,7 +329,7 @@ class Rebalancer:
             await self._survive("a look at the plans", running.tick())
             if self._clock_s() - last_s < interval_s:
                 await self._survive("what was held back", rounds.begin_more())
-            elif await self._log_answers():
+            elif await self._loads_are_read():
                 number, last_s = number + 1, self._clock_s()
                 self.counts.last_round_s = last_s
                 await self._survive("a round", self._round(id_of(epoch, number), rounds, recorder))
@@ -341,8 +341,10 @@ class Rebalancer:
         self._decided(done, self._clock_s() - began_s)
         recorder.keep(done)
 
-    async def _log_answers(self) -> bool:
-        """Remove old load data. Returns False if the log does not answer: then there is nothing to decide on."""
+    async def _loads_are_read(self) -> bool:
+        """Remove old load data. Returns False if the rest is not read yet: then there is nothing to decide on."""
+        if not (self._views.brokers.ready and self._views.bundles.ready):
+            return False
         try:
             await self._views.sweep()
         except (LogError, TimeoutError):

@@ -69,11 +69,15 @@ class Splitting:
         deps = self._deps
         return Tending(deciding, deps.views, self.safe_mode, self.journal, deps.note)
 
-    def named(self, namespace: str, hash_range: str) -> Bundle:
-        """The bundle of this range, or the one that LARGEST or HOT selects. Raises InvalidName, Conflict."""
+    async def named(self, namespace: str, hash_range: str) -> Bundle:
+        """The bundle of this range, or the one that LARGEST or HOT selects.
+
+        Raises InvalidName, Conflict, Unavailable.
+        """
         if hash_range not in list(Extreme):
             return Bundle.of(namespace, hash_range)
         deps = self._deps
+        await deps.views.read_bundles()
         return choose(Extreme(hash_range), namespace, deps.channel.table, deps.views.bundles, self._loads().loads)
 
     def bounds_of(self, bundle: Bundle) -> Bounds:

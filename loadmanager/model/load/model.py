@@ -21,6 +21,22 @@ BROKERS_TOPIC = "load-brokers"
 BUNDLES_TOPIC = "load-bundles"
 
 
+class IoRates(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes per second: disks as this process reads and writes them, and the network.
+
+    The network is that of the container or, without one, of the host, less its loopback. Four numbers in reports, which
+    every broker reads.
+    """
+
+    disk_read_bytes_s: int = 0
+    disk_write_bytes_s: int = 0
+    network_in_bytes_s: int = 0
+    network_out_bytes_s: int = 0
+
+
+NO_IO = IoRates()
+
+
 class Figures(msgspec.Struct, frozen=True):
     """One reading of the sensors. Percentages are 0 to 100, of the `cores` and the memory that this process may use."""
 
@@ -30,11 +46,13 @@ class Figures(msgspec.Struct, frozen=True):
     memory_bytes: int
     host_cpu_percent: float
     host_memory_percent: float
+    io: IoRates = NO_IO
 
 
 class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     """One broker's load. Percentages are 0 to 100 of what the process may use; rates are per second.
 
+    Rates of bytes and messages are those of the service; `io` is measured, shown, and counts in no decision.
     `capacity` always has `cpu` in cores, and what was declared of `memory_bytes`, `in_rate_bytes_s`,
     `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
     """
@@ -53,6 +71,7 @@ class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
     host_cpu_percent: float = 0.0
     host_memory_percent: float = 0.0
+    io: IoRates = NO_IO
 
     @property
     def throughput_bytes_s(self) -> float:

@@ -103,6 +103,7 @@ class Reporter:
             capacity=self._declared | {"cpu": figures.cores, "memory_bytes": float(figures.memory_bytes)},
             host_cpu_percent=figures.host_cpu_percent,
             host_memory_percent=figures.host_memory_percent,
+            io=figures.io,
         )
         chosen = hottest(last.sample.loads, self._top, last.total)
         spread = tuple(bundle for bundle in self.spread if bundle in last.held)

@@ -9,13 +9,13 @@ and goes on unloading a broker that is already balanced.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 import msgspec
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import IDLE, Figures, credible, part_of, total_of
+from loadmanager.model.load.model import IDLE, NO_IO, Figures, IoRates, credible, part_of, total_of
 from statechannel.law.bundle import Bundle
 
 SAMPLES_KEPT = 10
@@ -106,6 +106,7 @@ class LoadWindow:
                 memory_bytes=figures[-1].memory_bytes,
                 host_cpu_percent=fmean(f.host_cpu_percent for f in figures),
                 host_memory_percent=fmean(f.host_memory_percent for f in figures),
+                io=_mean_io([f.io for f in figures]),
             ),
             _mean((total for _, total in restated), last.total),
         )
@@ -163,6 +164,12 @@ def _points(measured: Measured, bundle: Bundle) -> float:
     """A bundle's part of the process's CPU in a sample, in points of percent."""
     cpu_percent, cores = measured.sample.figures.cpu_percent, measured.sample.figures.cores
     return part_of(measured.sample.loads[bundle], measured.total, cpu_percent, cores)
+
+
+def _mean_io(rates: Sequence[IoRates]) -> IoRates:
+    if all(each is NO_IO for each in rates):
+        return NO_IO
+    return IoRates(*(round(fmean(column)) for column in zip(*map(msgspec.structs.astuple, rates), strict=True)))
 
 
 def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:

@@ -116,7 +116,7 @@ def at(ms: int) -> datetime:
 def broker_load(record: BrokerLoadData) -> tuple[bool, dict[str, Any]]:
     held = fits(record.bundles, record.keys, record.sessions, at_ms=record.sampled_ms)
     row = msgspec.structs.asdict(record)
-    broker, sampled_ms = row.pop("broker"), row.pop("sampled_ms")
+    broker, sampled_ms, _ = row.pop("broker"), row.pop("sampled_ms"), row.pop("io")
     row["capacity"] = list(row["capacity"].items())
     return held, row | {
         "broker": broker.name,

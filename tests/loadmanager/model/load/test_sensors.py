@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
@@ -9,6 +10,7 @@ import pytest
 
 from loadmanager.cluster import cgroup
 from loadmanager.cluster.sensors import Sensors
+from loadmanager.model.load.model import NO_IO
 
 
 @pytest.mark.parametrize(
@@ -125,3 +127,35 @@ def test_what_is_burnt_in_the_first_instant_is_not_taken_for_a_full_broker() -> 
     assert sensors.read().cpu_percent == 0.0
     now[0] = 10.0
     assert 0.0 < sensors.read().cpu_percent < 50, "the burst counts in the window in which it is over"
+
+
+def test_disks_are_read_and_written_by_this_process(tmp_path: Path) -> None:
+    now = [0.0]
+    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: now[0])
+    assert sensors.read().io == NO_IO
+    before = psutil.Process().io_counters().write_bytes
+    with (tmp_path / "data").open("wb") as file:
+        file.write(b"x" * 4_000_000)
+        file.flush()
+        os.fsync(file.fileno())
+    written = psutil.Process().io_counters().write_bytes - before  # 0 if the file is in memory
+    now[0] = 2.0
+    assert sensors.read().io.disk_write_bytes_s >= written / 2
+
+
+def test_the_network_counts_without_its_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = next(iter(psutil.net_io_counters(pernic=True).values()))
+    now, more = [0.0], [0]
+
+    def cards(pernic: bool) -> object:
+        assert pernic
+        grown = card._replace(bytes_recv=1_000 + more[0], bytes_sent=500 + 2 * more[0])
+        return {"lo": grown, "eth0": grown, "eth1": grown}
+
+    monkeypatch.setattr(psutil, "net_io_counters", cards)
+    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: now[0])
+    now[0], more[0] = 10.0, 3_000
+    io = sensors.read().io
+    assert (io.network_in_bytes_s, io.network_out_bytes_s) == (600, 1_200)
+    now[0], more[0] = 20.0, -500  # a card that was taken out and in again
+    assert sensors.read().io.network_in_bytes_s == 0

@@ -17,6 +17,7 @@ from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
+from statechannel.runtime.view_on_demand import OnDemandView
 
 B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(4))
@@ -37,13 +38,15 @@ class Steady:
 class Cluster:
     """One broker with its two views and a service whose answer can be changed."""
 
+    running: asyncio.Task[None]
+
     def __init__(self, log: SqliteLog) -> None:
         self.loads: dict[Bundle, BundleLoad] = {b: BundleLoad(keys=i, in_rate_msg_s=i) for i, b in enumerate(BUNDLES)}
         self.held = list(BUNDLES)
         self.failure: Exception | None = None
         self.hangs = False
         self.brokers: TableView[BrokerLoadData] = broker_loads(log, SETTINGS)
-        self.bundles: TableView[TopBundlesLoadData] = top_bundles(log, SETTINGS)
+        self.bundles: OnDemandView[TopBundlesLoadData] = top_bundles(log, SETTINGS)
         self.service = LoadService(
             B1,
             SETTINGS,
@@ -69,8 +72,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(log)
     await cluster.brokers.start()
     await cluster.bundles.start()
-    tasks = [asyncio.create_task(each.run()) for each in (cluster.brokers, cluster.bundles, cluster.service)]
-    yield cluster
+    cluster.running = asyncio.create_task(cluster.service.run())
+    tasks = [*(asyncio.create_task(each.run()) for each in (cluster.brokers, cluster.bundles)), cluster.running]
+    with cluster.bundles.need():
+        yield cluster
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -127,19 +132,9 @@ async def test_a_report_that_somebody_swept_away_comes_back(cluster: Cluster) ->
     await until(lambda: deleted == [B1.name] and B1.name in cluster.brokers)
 
 
-async def test_a_broker_that_leaves_takes_its_reports_with_it(tmp_path: Path) -> None:
-    log = SqliteLog(tmp_path / "log.db")
-    await log.start(5)
-    cluster = Cluster(log)
-    views = [asyncio.create_task(each.run()) for each in (cluster.brokers, cluster.bundles)]
-    await until(lambda: cluster.brokers.ready and cluster.bundles.ready)
-    service = asyncio.create_task(cluster.service.run())
+async def test_a_broker_that_leaves_takes_its_reports_with_it(cluster: Cluster) -> None:
     await until(lambda: B1.name in cluster.brokers and B1.name in cluster.bundles)
-    service.cancel()
-    await asyncio.wait([service])
+    cluster.running.cancel()
+    await asyncio.wait([cluster.running])
     await cluster.service.withdraw()
     await until(lambda: not cluster.brokers and not cluster.bundles)
-    for view in views:
-        view.cancel()
-    await asyncio.wait(views)
-    await log.close()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures
+from loadmanager.model.load.model import Figures, IoRates
 from loadmanager.model.load.window import SAMPLES_KEPT, LoadWindow, Means, Sample
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 
@@ -64,6 +64,13 @@ def test_keys_are_of_the_samples_of_their_bundle_and_never_exceed_it() -> None:
     assert hot.mean_of(HOT).rate_msg_s == pytest.approx(60.0)
     assert dict(hot.hottest_keys_of(HOT)) == pytest.approx({"a": 42.5, "c": 10.0, "b": 2.5})
     assert [name for name, _ in hot.hottest_keys_of(HOT)] == ["a", "c", "b"]
+
+
+def test_io_is_the_mean_of_the_window_in_whole_bytes() -> None:
+    rates = [IoRates(1, 20, 300, 4_000), IoRates(2, 20, 500, 0)]
+    figures = [Figures(1.0, 1.0, 1.0, 1 << 30, 0.0, 0.0, each) for each in rates]
+    assert window(*(Sample(0, each, {}) for each in figures)).means().figures.io == IoRates(2, 20, 400, 2_000)
+    assert window(sample({HOT: 1})).means().figures.io == IoRates()
 
 
 def test_one_came_while_another_went() -> None:

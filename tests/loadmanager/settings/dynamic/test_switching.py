@@ -99,7 +99,7 @@ async def test_reports_follow(brokers: list[Broker]) -> None:
     held = len(bundles_of(one))
 
     def reported() -> int:
-        top = other.node.views.bundles.get(one.name)
+        top = next((found for each in brokers if (found := each.node.views.bundles.get(one.name))), None)
         return -1 if top is None else len(top.bundles)
 
     await until(lambda: reported() == held)
