@@ -37,6 +37,7 @@ from loadmanager.history.delta import check_format, opened
 from loadmanager.history.files import Arrow, Columns, File, Files, arrow_of, check_shared, local_root
 from loadmanager.history.place import check_place
 from loadmanager.history.schemas import TABLES
+from loadmanager.history.session import speak_no_language
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -82,11 +83,12 @@ class Once(msgspec.Struct, frozen=True):
 
 
 class Lake:
-    """One lakehouse, in one session. Raises Invalid as `check_place`."""
+    """One lakehouse, in one session. Raises Invalid as `check_place` and `speak_no_language`."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
         self.root = check_place(root.rstrip("/"))
+        speak_no_language(spark)
         self._checked = False
         self._prepared: set[str] = set()
         self._filled: set[str] = set()
