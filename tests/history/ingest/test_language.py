@@ -34,8 +34,7 @@ def test_the_tables_are_the_same_in_every_language(spark: SparkSession, tmp_path
     options = Options(partitions=material.PARTITIONS)
     for number, language in enumerate(LANGUAGES):
         begin, end = (each / len(LANGUAGES) for each in (number, number + 1))
-        part = {key: each[int(begin * len(each)) : int(end * len(each))] for key, each in log.items()}
-        asyncio.run(material.write(source.path, part))
+        asyncio.run(material.write(source.path, material.part(log, begin, end)))
         speak(spark, language)
         Ingest(Lake(spark, str(tmp_path / "lake")), source, options).run_available()
     speak(spark, LANGUAGES[0])
