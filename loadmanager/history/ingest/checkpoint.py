@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from loadmanager.history.files import local_root
 from loadmanager.history.ingest.progress import Partition, Reached
 from loadmanager.history.sources import TOPICS
 
@@ -22,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 _LINES = {"metadata": 1, "offsets": 3, "commits": 2, "sources": 2}
 """The lines of a file: JSON, behind a version if there are several. `offsets` ends with the offsets of the source."""
+CHECKSUM = ".crc"
+"""Hadoop's ending for the checksum of a file on a disk, which is hidden beside it."""
 _VERSION = re.compile(r"\0?v\d+")
 
 Files = Mapping[str, str | None]
@@ -49,7 +53,7 @@ def resume(spark: SparkSession, checkpoint: str, at: Reached) -> frozenset[Parti
 
 
 def _files(spark: SparkSession, checkpoint: str) -> Files:
-    """All files, as Spark reads them: by their checksums too."""
+    """All files, as Spark reads them: by their checksums too. One whose checksum alone is left is in Spark's way."""
     reader = spark.read.options(__globPaths__="false", ignoreCorruptFiles="true")  # a name is no pattern
     try:
         files = reader.text(checkpoint, wholetext=True, recursiveFileLookup=True)
@@ -60,6 +64,9 @@ def _files(spark: SparkSession, checkpoint: str) -> Files:
         return {}
     _, query, version = checkpoint.rsplit("/", 2)
     found = {name.rpartition(f"/{query}/{version}/")[2]: texts.get(name) for name in files.inputFiles()}
+    if folder := local_root(spark, checkpoint):
+        lost = (each.with_name(each.name[1 : -len(CHECKSUM)]) for each in Path(folder).rglob(f".*{CHECKSUM}"))
+        found = {str(each.relative_to(folder)): None for each in lost if not each.name.startswith(".")} | found
     return {name: text for name, text in found.items() if name.partition("/")[0] in _LINES}
 
 
