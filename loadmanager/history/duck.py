@@ -3,6 +3,9 @@
 delta-rs (`deltalake`) says which files a table has, and DuckDB reads them. A table of `columns.py` has all columns of
 this release; it is empty where the lake does not have it yet, and a column that an older release did not write is null,
 as `Lake.table` has it. The views of `views/` are there too.
+
+DuckDB takes each folder `name=value` of a path for a column, and a path with `*`, `?` or `[` for a pattern. So it
+reaches tables by links in the scratch folder, and sees of a lake's path only what is below a table.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
 
 import duckdb
 from deltalake import DeltaTable
@@ -17,6 +22,7 @@ from deltalake import DeltaTable
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.history.columns import TABLES
 from loadmanager.history.delta import opened, reading
+from loadmanager.history.place import check_place
 from loadmanager.history.views import VIEWS
 
 Connection = duckdb.DuckDBPyConnection
@@ -42,14 +48,16 @@ _SPARKS = {
 _HARMLESS = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of Delta that change nothing for a reader of data files."""
 _WORD = re.compile(r"\w+")
+_MEANS_MORE = frozenset("=*?[\\")
+"""What DuckDB does not take literally in a path."""
 
 
 def connected(root: Path, scratch: Path, question: str) -> Connection:
     """A connection that can read the tables and views which the question names, and no other files; close it.
 
-    DuckDB keeps what does not fit into memory in `scratch`. SQL can change no setting. It must be kept from writing to
-    the lake's own files: see `asks_only`. Raises NotFound where there is no lake, Invalid for one that this release
-    cannot read.
+    DuckDB keeps what does not fit into memory in `scratch`, a folder of this connection alone. SQL can change no
+    setting. It must be kept from writing to the lake's own files: see `asks_only`. Raises NotFound where there is no
+    lake, Invalid for one that this release cannot read, and for a scratch folder that DuckDB would not take literally.
     """
     named = {word.lower() for word in _WORD.findall(question)}
     views = [name for name in VIEWS if name in named]
@@ -57,10 +65,10 @@ def connected(root: Path, scratch: Path, question: str) -> Connection:
     db = duckdb.connect()
     try:
         db.execute("SET temp_directory = ?", [str(scratch)])
-        _make_tables(db, root, [name for name in TABLES if name in named])
+        _make_tables(db, root, scratch, [name for name in TABLES if name in named])
         for name in views:
             db.execute(f"CREATE TEMP VIEW {name} AS {VIEWS[name].sql}")
-        db.execute(f"SET allowed_directories = [{_quoted(str(root / 'tables'))}]")
+        db.execute(f"SET allowed_directories = [{_quoted(str((root / 'tables').resolve()))}]")
         for setting in ("python_enable_replacements", "enable_external_access"):
             db.execute(f"SET {setting} = false")
         db.execute("SET lock_configuration = true")
@@ -84,8 +92,8 @@ def export(root: Path, file: Path) -> None:
     new = file.with_name(file.name + ".new")
     new.unlink(missing_ok=True)
     try:
-        with duckdb.connect(str(new)) as db:
-            _make_tables(db, root, TABLES)
+        with TemporaryDirectory(prefix="loadmanager-export-") as scratch, duckdb.connect(str(new)) as db:
+            _make_tables(db, root, Path(scratch), TABLES)
             for view in VIEWS.values():
                 kinds = db.execute(f"DESCRIBE {view.sql}").fetchall()
                 columns = ", ".join(_without_zone(name, kind) for name, kind, *_ in kinds)
@@ -102,14 +110,19 @@ def _without_zone(name: str, kind: str) -> str:
     return f'"{name}" AT TIME ZONE \'UTC\' AS "{name}"' if kind == _NAMES["timestamp"] else f'"{name}"'
 
 
-def _make_tables(db: Connection, root: Path, tables: Iterable[str]) -> None:
+def _make_tables(db: Connection, root: Path, scratch: Path, tables: Iterable[str]) -> None:
+    check_place(str(root.absolute()))
     if not (root / "tables").is_dir():
         raise NotFound(f"there is no lake at {root}")
+    links = scratch.absolute() / "tables"
+    if found := _MEANS_MORE.intersection(str(links)):
+        raise Invalid(f"DuckDB cannot use {scratch}, because of {min(found)!r}: set TMPDIR to another folder")
+    links.mkdir(parents=True)
     db.execute("SET TimeZone = 'UTC'")
     for name, meaning in _SPARKS.items():
         db.execute(f"CREATE TEMP MACRO {name} AS {meaning}")
     for table in tables:
-        source, there = _source(root / "tables" / table, table), dict[str, str]()
+        source, there = _source(root / "tables" / table, links / table), dict[str, str]()
         if source:
             there = {name: kind for name, kind, *_ in db.execute(f"DESCRIBE {source}").fetchall()}
         columns = ", ".join(_column(name, _NAMES[kind], there.get(name)) for name, kind in TABLES[table].items())
@@ -123,17 +136,19 @@ def _column(name: str, kind: str, stored: str | None) -> str:
     return f'CAST({value} AS {kind}) AS "{name}"'
 
 
-def _source(path: Path, table: str) -> str:
+def _source(path: Path, link: Path) -> str:
     """The FROM clause for the files that the table's newest version has; empty where there is no file or no table."""
     found = opened(path)
     if found is None:
         return ""
     with reading(path):
         told, files = found.metadata(), found.file_uris()
-    _check_features(found, told.configuration, table)
-    folders = ", ".join(f"'{name}': {_NAMES[TABLES[table][name]]}" for name in told.partition_columns)
+    _check_features(found, told.configuration, path.name)
+    folders = ", ".join(f"'{name}': {_NAMES[TABLES[path.name][name]]}" for name in told.partition_columns)
     hive = f", hive_partitioning = true, hive_types = {{{folders}}}" if folders else ", hive_partitioning = false"
-    listed = ", ".join(_quoted(file) for file in files)
+    place = found.table_uri.removeprefix("file://")
+    link.symlink_to(path.absolute())
+    listed = ", ".join(_quoted(f"{link}/{unquote(file.removeprefix(place))}") for file in files)
     return f"FROM read_parquet([{listed}], union_by_name = true{hive})" if files else ""
 
 

@@ -35,7 +35,9 @@ from loadmanager.errors import Conflict
 from loadmanager.history import delta, layout
 from loadmanager.history.delta import check_format, opened
 from loadmanager.history.files import Arrow, Columns, File, Files, arrow_of, check_shared, local_root
+from loadmanager.history.place import check_place
 from loadmanager.history.schemas import TABLES
+from loadmanager.history.session import speak_no_language
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -81,11 +83,12 @@ class Once(msgspec.Struct, frozen=True):
 
 
 class Lake:
-    """One lakehouse, in one session."""
+    """One lakehouse, in one session. Raises Invalid as `check_place` and `speak_no_language`."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
-        self.root = root.rstrip("/")
+        self.root = check_place(root.rstrip("/"))
+        speak_no_language(spark)
         self._checked = False
         self._prepared: set[str] = set()
         self._filled: set[str] = set()
@@ -104,7 +107,7 @@ class Lake:
     @cached_property
     def folder(self) -> str:
         """The absolute path of a lake on this machine's file system; empty for one elsewhere."""
-        return local_root(self.spark, self.root)
+        return check_place(local_root(self.spark, self.root))
 
     def checkpoint(self, query: str, version: int) -> str:
         """Checkpoint path of a streaming query; each version of the job's plan has its own."""

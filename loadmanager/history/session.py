@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.history import archive, daemon, jars
@@ -28,6 +29,10 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 """The JVM has to be started with it."""
 INCUBATOR = b"WARNING: Using incubator modules:"
 """The JVM tells that Spark uses one. No option ends that."""
+LANGUAGE = "-Duser.language=en"
+"""Delta numbers its files in the digits of the JVM's language, and finds those with the digits 0 to 9 alone."""
+DRIVER_LANGUAGE = "spark.driver.defaultJavaOptions"
+"""Options of JVMs that leave `extraJavaOptions` to others."""
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """One compiler; the JVM would keep 48 MB for compiled code then, as against 240: all analyses need more, and fail."""
 CONNECT = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -81,7 +86,9 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
 
         client: Any = made.client
         client.set_retry_policies([Patience()])
-    elif PARTITIONS not in spark.conf:
+        return made
+    speak_no_language(made)
+    if PARTITIONS not in spark.conf:
         fit_partitions(made)
     return made
 
@@ -95,6 +102,23 @@ def _own(spark: Spark) -> dict[str, str]:
         made[JARS] = ",".join(map(str, jars.for_s3()))
         options.insert(1, archive.options())
     return made | {JAVA_OPTIONS: " ".join(filter(None, options))}  # of two that contradict, the later one counts
+
+
+def speak_no_language(spark: SparkSession) -> None:
+    """Make the JVM write the digits 0 to 9, also one that was started in another language.
+
+    Raises Invalid for a Spark Connect server that writes others: only its start can change that.
+    """
+    if not is_remote():
+        java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
+        java.java.util.Locale.setDefault(java.java.util.Locale.ROOT)
+        return
+    [[style]] = spark.sql("SELECT reflect('java.time.format.DecimalStyle', 'ofDefaultLocale')").collect()
+    if "[0" not in style:
+        raise Invalid(
+            f"the Spark Connect server writes other digits than 0 to 9 ({style}), and Delta would not find its files "
+            f"again: start it with --conf {DRIVER_LANGUAGE}={LANGUAGE}"
+        )
 
 
 def connect_conf(host: str, port: int) -> dict[str, str]:
@@ -236,6 +260,7 @@ def configuration(memory: str = "2g") -> dict[str, str]:
         JARS: ",".join(str(jar) for jar in jars.present()),
         "spark.sql.extensions": EXTENSION,
         "spark.sql.catalog.spark_catalog": CATALOG,
+        **dict.fromkeys((DRIVER_LANGUAGE, "spark.executor.defaultJavaOptions"), LANGUAGE),
         "spark.driver.memory": memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",

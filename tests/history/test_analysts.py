@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -66,7 +67,7 @@ def week(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @contextmanager
 def duck(lake: Lake, question: str) -> Generator[duckdb.DuckDBPyConnection]:
-    with connected(Path(lake.root), Path(lake.root, "scratch"), question) as db:
+    with TemporaryDirectory() as scratch, connected(Path(lake.root), Path(scratch), question) as db:
         yield db
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import Lake
-from loadmanager.history.session import INCUBATOR, Spark, _pass_on, cluster_partitions, session
+from loadmanager.history.session import INCUBATOR, LANGUAGE, Spark, _pass_on, cluster_partitions, session
 
 ASKED = """
 from loadmanager.history.session import Spark, session
@@ -21,6 +21,13 @@ print(session(Spark(master="local[3]", conf={given})).conf.get("spark.sql.shuffl
 MAINTAINED = (
     "from loadmanager_api.cli.main import main; main(['history', 'maintain', '--lake', {root!r}, '-o', 'json'])"
 )
+NUMBERED = """
+from loadmanager.history.session import Spark, session
+spark = session(Spark(conf={"spark.executor.extraJavaOptions": "-Dx=y"}))
+java = spark.sparkContext._jvm.java
+print(java.lang.System.getProperty("user.language"), java.text.NumberFormat.getInstance().format(17))
+print(spark.sparkContext._jsc.sc().conf().get("spark.executor.defaultJavaOptions"))
+"""
 LEFT_RUNNING = """
 import threading, time
 from loadmanager.history.session import Spark, end_work, session
@@ -70,6 +77,12 @@ def test_as_many_partitions_as_cores_unless_told(
 ) -> None:
     (tmp_path / "spark-defaults.conf").write_text(submitted)  # as a properties file of spark-submit
     assert printed(ASKED.format(given=given), SPARK_CONF_DIR=str(tmp_path)) == f"{has}\n"
+
+
+@pytest.mark.slow
+def test_a_jvm_writes_the_digits_0_to_9_whatever_language_the_machine_has() -> None:
+    said = printed(NUMBERED, LANG="ar_EG.UTF-8", JAVA_TOOL_OPTIONS="-Duser.language=ar -Duser.language.format=fa")
+    assert said == f"en 17\n{LANGUAGE}\n"
 
 
 def test_standard_output_has_the_answer_alone(lake: Lake) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.utils import is_remote
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
 from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batches import Batches, Plan, complete
-from loadmanager.history.ingest.checkpoint import passed
+from loadmanager.history.ingest.checkpoint import resume
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
 from loadmanager.history.ingest.logs import Logs
@@ -133,7 +133,7 @@ class Ingest:
         begun = complete(self._lake, plan)
         reread(self._lake)
         checkpoint = self._lake.checkpoint(QUERY, PLAN)
-        given = passed(self._lake.spark, checkpoint, begun)
+        given = resume(self._lake.spark, checkpoint, begun)
         gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex, begun, given))
         bound = self._options.max_per_trigger
         rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=bound, until_now=until_now)

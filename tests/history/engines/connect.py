@@ -39,7 +39,7 @@ class ConnectServer:
     def running(self) -> bool:
         return self._running is not None
 
-    def start(self) -> None:
+    def start(self, **environment: str) -> None:
         """Start it, and return when it answers."""
         given = QUICK | {
             "spark.connect.grpc.binding.address": HERE,
@@ -49,6 +49,7 @@ class ConnectServer:
         conf = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
         command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g", *options()]
         env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HERE, "SPARK_HOME": str(HOME)}
+        env |= environment
         with self.log.open("ab") as out:
             self._running = subprocess.Popen(
                 [*command, *conf, "--class", CLASS, "spark-internal"], cwd=self._folder, env=env,

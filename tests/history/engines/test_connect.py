@@ -132,3 +132,17 @@ def test_a_server_that_is_started_again_in_between_is_named(server, recorded, tm
     finally:
         end(running)
     assert ENDED in log.read_text()
+
+
+def test_a_server_that_writes_other_digits_is_refused(only: ConnectServer, tmp_path: Path):
+    asyncio.run(material.write(tmp_path / "log.db", {}))
+    only.kill()
+    only.start(_JAVA_OPTIONS="-Duser.language=ar -Duser.country=EG")  # counts more than the options of a command
+    given = ["--remote", only.url, "--lake", str(tmp_path / "lake"), "--log", f"sqlite:{tmp_path}/log.db"]
+    run = subprocess.run(
+        [*LOADMANAGER, "ingest", *given], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    only.kill()
+    assert run.returncode == 1
+    assert "the Spark Connect server writes other digits than 0 to 9" in run.stderr
+    assert not (tmp_path / "lake").exists()

@@ -58,6 +58,15 @@ def records(seed: int, reports: int = 60, steps: int = 80, at_ms: int = BASE_MS)
     return channel | reported | {(DECISIONS.name, 0): decisions(rng, 8, at_ms)}
 
 
+def part(log: Log, begin: float, end: float) -> Log:
+    """Of each partition the part from `begin` to `end`; of a compacted topic all at the beginning, as nothing replaces
+    it then.
+    """
+    compacted = {spec.name for spec in TOPICS if spec.compacted}
+    cuts = {key: (begin > 0, 1) if key[0] in compacted else (begin, end) for key in log}
+    return {key: each[int(cuts[key][0] * len(each)) : int(cuts[key][1] * len(each))] for key, each in log.items()}
+
+
 def raw(spark: SparkSession, log: Log, begin: float = 0.0, end: float = 1.0) -> DataFrame:
     """Rows of RAW: of each partition the part from `begin` to `end`."""
     rows = [

@@ -18,7 +18,7 @@ from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.batches import Batches, Plan
-from loadmanager.history.ingest.checkpoint import passed
+from loadmanager.history.ingest.checkpoint import resume
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.progress import LOG, SILVER, Reached, reached
 from loadmanager.history.ingest.running import PLAN, QUERY
@@ -144,11 +144,11 @@ def test_the_checkpoint_says_which_partitions_spark_has_passed(spark, lake, tmp_
     source, two = SqliteSource(tmp_path / "log.db"), Options(partitions=material.PARTITIONS, max_per_trigger=6)
     asyncio.run(material.write(source.path, {(DECISIONS_TOPIC, 0): material.decisions(Random(1), 8, material.BASE_MS)}))
     checkpoint, at = lake.checkpoint(QUERY, PLAN), Reached(next_offsets={(DECISIONS_TOPIC, 0): 11, PLACE: 3})
-    assert passed(spark, checkpoint, at) == frozenset()
+    assert resume(spark, checkpoint, at) == frozenset()
     Ingest(lake, source, two).run_available()
     assert reached(lake, SILVER).next_offsets == {(DECISIONS_TOPIC, 0): 11}
-    assert passed(spark, checkpoint, at) == {(DECISIONS_TOPIC, 0)}
-    assert passed(spark, checkpoint, Reached(next_offsets={(DECISIONS_TOPIC, 0): 12})) == frozenset()
+    assert resume(spark, checkpoint, at) == {(DECISIONS_TOPIC, 0)}
+    assert resume(spark, checkpoint, Reached(next_offsets={(DECISIONS_TOPIC, 0): 12})) == frozenset()
 
 
 class Swapped(Failpoints):

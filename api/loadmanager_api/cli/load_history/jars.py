@@ -48,8 +48,9 @@ def jars(remote: Remote, submit: bool, s3: bool, archived: bool) -> None:
 
 def options() -> list[str]:
     """Options for spark-submit, wherever the job runs: jars, and the settings that make Delta work."""
-    from loadmanager.history.session import configuration
+    from loadmanager.history.session import DRIVER_LANGUAGE, configuration
 
-    given = {name: value for name, value in configuration().items() if not name.startswith("spark.driver.")}
+    wanted = configuration().items()
+    given = {name: value for name, value in wanted if name == DRIVER_LANGUAGE or not name.startswith("spark.driver.")}
     files = given.pop("spark.jars")
     return ["--jars", files, *(word for name, value in given.items() for word in ("--conf", f"{name}={value}"))]

@@ -20,6 +20,7 @@ import msgspec
 from loadmanager.errors import LoadManagerError, Unavailable, install_line
 from loadmanager.history import published
 from loadmanager.history.gist import gist
+from loadmanager.history.place import check_place
 from loadmanager.model.registration import VERSION
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.echoing import echo
@@ -304,6 +305,10 @@ def say_where(job: Job, paths: Sequence[Path | None]) -> None:
 def check_lake(job: Job, *, new: bool) -> None:
     """Raises Failed for what is seen to be no lake before a JVM starts; `new`: it may be missing."""
     folder = job.local
+    try:
+        check_place(str(folder.absolute()) if folder else job.lake)
+    except LoadManagerError as error:
+        raise Failed(str(error)) from None
     if folder is None:
         return
     if folder.exists() and not folder.is_dir():
