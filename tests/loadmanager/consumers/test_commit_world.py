@@ -288,4 +288,4 @@ def played(seed: int) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_offset_goes_back_and_a_reset_holds(seed: int) -> None:
-    assert played(seed)["stored"] > 50
+    assert played(seed)["stored"] > 20

@@ -22,7 +22,7 @@ from loadmanager.consumers.coordinator.messages import Why
 from loadmanager.consumers.coordinator.records import Partition
 from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka.group_commits import GroupCommits, GroupInUse
-from statechannel.errors import LogError, LogUnavailable, WriterFenced
+from statechannel.errors import LogUnavailable, TopicUnknown, WriterFenced
 from tests.faults import Cut, TcpProxy
 from tests.loadmanager.consumers.test_reset import GROUP, World, world
 from tests.servers import shared_kafka
@@ -151,7 +151,7 @@ async def test_a_group_that_kafka_refuses_holds_up_no_other(pytestconfig: pytest
                 commits.commit(good, {place: 7}, {place: 9}),
                 return_exceptions=True,
             )
-            assert [type(each) for each in results] == [GroupInUse, LogError, type(None)]
+            assert [type(each) for each in results] == [GroupInUse, TopicUnknown, type(None)]
             assert await commits.committed(good, [place]) == {place: (7, 9)}
             assert await commits.committed(used, [place]) == {}
     finally:
