@@ -71,7 +71,7 @@ class GroupHost(Coordinator):
         topics = KafkaTopics(
             offsets, GroupCommits(settings.log.partition("//")[2], settings.kafka, prefix=settings.topic_prefix)
         )
-        super().__init__(GroupStore(self._log), topics, boot_clock_s)
+        super().__init__(GroupStore(self._log), topics, boot_clock_s, retention_s=settings.group_retention_s)
         self._start_timeout_s = settings.start_timeout_s
         self._begun: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None

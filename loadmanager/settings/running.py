@@ -114,6 +114,9 @@ class Running(BaseSettings):
     )
 
     # --- records
+    group_retention_s: float = fixed(
+        604_800.0, "a consumer group without members is forgotten", "a week, as Kafka keeps its offsets", ge=60
+    )
     decision_retention_s: float = live(604_800.0, "decisions are kept for explanations", "a week", gt=0)
     audit_retention_s: float = live(7_776_000.0, "entries of the audit log are kept: who changed what", "90 days", gt=0)
     tombstone_delay_s: float = fixed(

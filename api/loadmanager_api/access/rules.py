@@ -141,7 +141,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "/v1/watch": {"GET": _SEE_QUERIED},
     # consumer groups
     "/v1/groups": {"GET": _SEE},
-    _GROUP: {"GET": _SEE_NAMESPACE, "PATCH": _OPERATE_NAMESPACE},
+    _GROUP: {"GET": _SEE_NAMESPACE, "PATCH": _OPERATE_NAMESPACE, "DELETE": _OPERATE_NAMESPACE},
     f"{_GROUP}/members": {"GET": _SEE_NAMESPACE},
     f"{_GROUP}/members/{{member}}": {"DELETE": _LOOK_UP},
     f"{_GROUP}/members/{{member}}/heartbeat": {"POST": _LOOK_UP},

@@ -107,6 +107,16 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
 
 @groups.command()
 @_COORDINATED
+@disrupts
+def delete(remote: Remote, group: Key) -> None:
+    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire."""
+    confirm(remote, f"This forgets {_name(group)} with its settings")
+    run(ask(remote, "DELETE", _path(group)))
+    done(remote, f"{_name(group)} is deleted; Kafka keeps its offsets until they expire", group=_name(group))
+
+
+@groups.command()
+@_COORDINATED
 @click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")
 @changes
 def rebalance(remote: Remote, group: Key, by_lag: bool) -> None:

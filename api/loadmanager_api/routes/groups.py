@@ -151,6 +151,20 @@ async def configure_group(
     return await _changed(request, node, key, configure)
 
 
+@router.delete(GROUP, status_code=204, response_model=None, responses=answers(307, 404, 409, 412))
+async def delete_group(
+    request: Request,
+    node: TheNode,
+    incarnation: Acting,
+    tenant: str,
+    namespace: str,
+    consumer_group: Name,
+) -> Response | None:
+    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire."""
+    key = _key(tenant, namespace, consumer_group)
+    return await _changed(request, node, key, lambda coordinator: coordinator.delete(key.full_name))
+
+
 @router.post(f"{GROUP}/rebalance", status_code=204, response_model=None, responses=answers(307, 404, 412))
 async def rebalance_group(
     request: Request,

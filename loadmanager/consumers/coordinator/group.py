@@ -70,6 +70,8 @@ class Group:
         self.name = name
         self.settings = settings or Settings()
         self._writer = ""
+        self._empty_s = 0.0
+        self._was_empty = False
         self.generation = 0
         """Grows with every change of who should read what; where members decide that, of what they decide it by."""
         self._members: dict[str, Member] = {}
@@ -116,6 +118,7 @@ class Group:
                 group._weighed = {**(group._weighed or {}), **flat(record.weights)} or None
         group._weights = group._weighed
         group._topics = dict(own.topics)
+        group._empty_s = own.empty_s
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
         group._due = dict.fromkeys(group._members)
@@ -235,6 +238,17 @@ class Group:
         """Commits of these have ended: who should read them may."""
         self._place(partitions, now_ms)
 
+    def passed(self, step_s: float) -> float:
+        """So much time has passed since the last call; returns for how long the group has had no members, at least."""
+        if self._members:
+            self._empty_s, self._was_empty = 0.0, False
+        elif not self._was_empty:
+            self._was_empty = True  # it may have become so a moment ago
+        else:
+            self._empty_s += step_s
+            self._due[""] = None
+        return self._empty_s
+
     @property
     def writer(self) -> str:
         """Under which name the coordinator commits for the group, as its record says."""
@@ -332,7 +346,9 @@ class Group:
     def record(self) -> GroupRecord:
         """The group's own record."""
         topics, rebalances = self._known_topics(), self.measures.stored()
-        return GroupRecord(self.settings, self.generation, topics, rebalances, writer=self._writer)
+        return GroupRecord(
+            self.settings, self.generation, topics, rebalances, writer=self._writer, empty_s=self._empty_s
+        )
 
     def _stored_weights(self) -> Mapping[Partition, float]:
         return (self._weighed or {}) if self.settings.strategy == WEIGHTED else {}

@@ -98,6 +98,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether all members of the group are in the topic under this token."""
     writer: str = ""
     """Under which name its coordinator commits: the next one has it fenced before it begins."""
+    empty_s: float = 0.0
+    """For how long it has had no members, at least: what coordinators have counted on their own clocks."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -26,8 +26,8 @@ from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
 from loadmanager.consumers.coordinator.records import Description, GroupRecord, Partition, Rebalance, Settings, key_of
-from loadmanager.consumers.coordinator.store import Fenced, GroupStore
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.consumers.coordinator.store import Fenced, GroupStore, namespace_of
+from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
 from statechannel.errors import LogError, LogUnavailable, WriterFenced
 from statechannel.law.bundle import Bundle, Key
@@ -41,6 +41,10 @@ KEPT_AT_ONCE = 8
 """Groups whose offsets are committed again at the same time."""
 TAKEN_AT_ONCE = 1_000
 """Groups that are taken over together."""
+EMPTY_STEPS = 28
+"""In so many steps the time is counted after which a group without members is forgotten."""
+GROUPS = 10_000
+"""Groups in one namespace: a name that every run makes anew must not fill the log."""
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
@@ -83,11 +87,13 @@ class Coordinator:
         clock_s: Callable[[], float],
         topics_every_s: float = TOPICS_EVERY_S,
         lag_every_s: float = LAG_EVERY_S,
+        retention_s: float = 604_800.0,
     ) -> None:
         self._store = store
         self._topics = topics
         self._clock_s = clock_s
         self._topics_every_s = topics_every_s
+        self._retention_s = retention_s
         self._hosted: dict[str, Hosted] = {}
         self._bundles: dict[Bundle, Token] = {}
         self._sizes: dict[str, int] = {}
@@ -115,6 +121,7 @@ class Coordinator:
             group.create_task(self._expire())
             group.create_task(self._follow_topics())
             group.create_task(self._follow_retention())
+            group.create_task(self._forget_empty())
             group.create_task(self.lag.run(self._with_members, self._weigh))
 
     @property
@@ -243,6 +250,19 @@ class Coordinator:
                 raise Unavailable(f"{who} did not stop within {timeout_s:g} s: no offset of {name} was changed")
             await self._commit_free(name, hosted, offsets)
 
+    async def delete(self, name: str) -> None:
+        """Forget a group without members, with its settings. Kafka deletes its offsets when they expire.
+
+        Raises as `describe`; Conflict if it has members, or is being reset.
+        """
+        async with self.broker.admit(name) as claim:
+            hosted = await self._group(name, claim, create=False)
+            if hosted.group.members:
+                raise Conflict(f"{name} has {len(hosted.group.members)} members: stop them first")
+            if hosted.resetting or hosted.unsure:
+                raise Conflict(f"offsets of {name} are being stored: try again when that has ended")
+            await self._forget(name, hosted)
+
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
         return iter(self._store.table)
@@ -357,6 +377,10 @@ class Coordinator:
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
                 raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
+            if self._store.table.beside(name) >= GROUPS:
+                raise Invalid(
+                    f"{namespace_of(name)} has {GROUPS} groups, the most it may have: groups delete removes one"
+                )
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
             group.writer = self._topics.writer
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
@@ -380,9 +404,7 @@ class Coordinator:
             if not hosted.is_gone:
                 await self._publish(name, hosted)
             if not (hosted.is_gone or hosted.group.generation or hosted.resetting or hosted.unsure):
-                del self._hosted[name]  # a group of Kafka's stays one
-                with suppress(Fenced):
-                    await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
+                await self._forget(name, hosted)  # a group of Kafka's stays one
 
     async def _commit_free(self, name: str, hosted: Hosted, offsets: Mapping[Partition, int]) -> None:
         """Store what nobody reads; a planned move waits for it. Raises NotServing if the group is not ours any more."""
@@ -433,6 +455,24 @@ class Coordinator:
                 if deadline_ms is not None and deadline_ms <= now_ms:
                     over = hosted.group.expire(now_ms)
                     _log.info("%s: the sessions of %s are over", name, ", ".join(over))
+                    await self._publish(name, hosted)
+
+    async def _forget(self, name: str, hosted: Hosted) -> None:
+        """Who joins meanwhile begins a new one, which is written later."""
+        del self._hosted[name]
+        with suppress(Fenced):
+            await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
+
+    async def _forget_empty(self) -> None:
+        step_s = self._retention_s / EMPTY_STEPS
+        while True:
+            await asyncio.sleep(step_s)
+            for name, hosted in tuple(self._hosted.items()):
+                is_over = hosted.group.passed(step_s) >= self._retention_s
+                if is_over and self._hosted.get(name) is hosted and not (hosted.resetting or hosted.unsure):
+                    _log.info("%s is forgotten: it has had no members for %g s", name, self._retention_s)
+                    await self._forget(name, hosted)
+                else:
                     await self._publish(name, hosted)
 
     async def _follow_retention(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -61,6 +62,7 @@ class GroupTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Token, Known]] = {}
+        self._counts = Counter[str]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._groups))
@@ -69,6 +71,8 @@ class GroupTable:
         """Take the next entry. Raises ValueError, msgspec.ValidationError for one that cannot be read."""
         group, token, member = parsed(key)
         record = None if value is None else decoded(key, value)
+        if group not in self._groups:
+            self._counts[namespace_of(group)] += 1
         tokens = self._groups.setdefault(group, {})
         newest = self.newest(group)
         if token < newest and not (record is None and tokens[newest].complete):
@@ -81,6 +85,11 @@ class GroupTable:
                 del tokens[token]
         if not tokens:
             del self._groups[group]
+            self._counts[namespace_of(group)] -= 1
+
+    def beside(self, group: str) -> int:
+        """How many groups its namespace has."""
+        return self._counts[namespace_of(group)]
 
     def newest(self, group: str) -> Token:
         """The highest token under which the group was ever written; a token below all if it never was."""
@@ -96,6 +105,11 @@ class GroupTable:
         """What deletes all keys of the group under lower tokens."""
         tokens = self._groups.get(group, {})
         return [(key_of(group, each, name), None) for each in tokens if each < token for name in tokens[each].records]
+
+
+def namespace_of(group: str) -> str:
+    """What comes before the name of a group."""
+    return "/".join(group.split("/", 4)[:4])
 
 
 class GroupStore:

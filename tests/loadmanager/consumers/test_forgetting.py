@@ -1,0 +1,143 @@
+"""Groups without members are forgotten, deleted and bounded; many are taken over together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from loadmanager.broker.serving import Claim
+from loadmanager.consumers.coordinator import service
+from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.messages import Beat
+from loadmanager.consumers.coordinator.records import Subscription
+from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.store import GroupStore
+from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.testing import NAMESPACE
+from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.law.bundle import Bundle, even_boundaries, tile
+from statechannel.law.record import Token
+from statechannel.ports import Payload
+from tests.loadmanager.consumers.running import KnownTopics, in_background, running
+
+LONG_S = 60.0
+BUNDLE = tile(NAMESPACE, even_boundaries(1))[0]
+BEAT = Beat(Subscription(("orders",)))
+
+
+class Owner:
+    """A broker that owns the bundle."""
+
+    def __init__(self, token: Token) -> None:
+        self.owned = Claim(BUNDLE, token)
+
+    @asynccontextmanager
+    async def admit(self, topic: str, timeout_s: float = 5.0):
+        yield self.owned
+
+    def claim(self, topic: str) -> Claim:
+        return self.owned
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
+        return True
+
+
+def named(number: int) -> str:
+    return f"persistent://{NAMESPACE}/run-{number}"
+
+
+async def owning(stack: AsyncExitStack, directory: Path, number: int, retention_s: float = LONG_S) -> Coordinator:
+    found = await running(stack, directory, KnownTopics(), retention_s=retention_s)
+    owner = Owner(Token(1, 0, number))
+    found.attached(owner)
+    await found.acquire(BUNDLE, owner.owned.token, None)
+    return found
+
+
+async def until_gone(coordinator: Coordinator, name: str) -> None:
+    async with asyncio.timeout(LONG_S):
+        while name in coordinator.groups():
+            await asyncio.sleep(0.01)
+
+
+def test_time_without_members_is_counted_in_whole_steps_only() -> None:
+    group = Group(named(1))
+    assert [group.passed(6.0) for _ in range(3)] == [0.0, 6.0, 12.0], "it may have become empty just before the first"
+    group.heartbeat("a", BEAT, 0)
+    assert group.passed(6.0) == 0.0
+    group.leave("a", 1)
+    assert [group.passed(6.0) for _ in range(2)] == [0.0, 6.0]
+    again = Group.restored(group.name, {"": group.record()}, 2)
+    assert [again.passed(6.0) for _ in range(2)] == [6.0, 12.0], "another coordinator counts on"
+
+
+async def test_a_group_without_members_is_forgotten_and_one_with_members_is_not(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1, retention_s=0.3)
+        for number in (1, 2):
+            await coordinator.heartbeat(named(number), "a", BEAT)
+        await coordinator.leave(named(1), "a")
+        await until_gone(coordinator, named(1))
+        assert [*coordinator.groups()] == [named(2)]
+        with pytest.raises(NotFound):
+            await coordinator.describe(named(1))
+        await coordinator.heartbeat(named(1), "b", BEAT)
+        assert (await coordinator.describe(named(1))).members.keys() == {"b"}
+
+
+async def test_a_deleted_group_is_gone_for_every_coordinator(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        first, second = await owning(stack, tmp_path, 1), await owning(stack, tmp_path, 2)
+        await second.heartbeat(named(1), "a", BEAT)
+        with pytest.raises(Conflict, match="has 1 members: stop them first"):
+            await second.delete(named(1))
+        await second.leave(named(1), "a")
+        await second.delete(named(1))
+        with pytest.raises(NotFound):
+            await second.delete(named(1))
+        await until_gone(first, named(1))
+
+
+async def test_a_namespace_has_so_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "GROUPS", 2)
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1)
+        for number in (1, 2):
+            await coordinator.heartbeat(named(number), "a", BEAT)
+        with pytest.raises(Invalid, match="has 2 groups, the most it may have: groups delete removes one"):
+            await coordinator.heartbeat(named(3), "a", BEAT)
+        await coordinator.heartbeat(named(2), "b", BEAT)
+        await coordinator.leave(named(1), "a")
+        await coordinator.delete(named(1))
+        await coordinator.heartbeat(named(3), "a", BEAT)
+
+
+class Counted(SqliteLog):
+    """Counts its appends."""
+
+    appends = 0
+
+    async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        self.appends += 1
+        await super().append(topic, partition, payloads)
+
+
+async def test_hundreds_of_groups_are_taken_over_with_three_appends(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        former = await owning(stack, tmp_path, 1)
+        await asyncio.gather(*(former.heartbeat(named(number), "a", BEAT) for number in range(300)))
+        log = Counted(tmp_path / "groups.db")
+        await log.start(5)
+        stack.push_async_callback(log.close)
+        later = Coordinator(GroupStore(log), KnownTopics(), asyncio.get_running_loop().time)
+        later.attached(Owner(Token(1, 0, 2)))
+        await later.start()
+        await stack.enter_async_context(in_background(later.run()))
+        before = log.appends
+        await later.acquire(BUNDLE, Token(1, 0, 2), None)
+        assert log.appends - before == 3
+        assert (await later.describe(named(299))).members.keys() == {"a"}
