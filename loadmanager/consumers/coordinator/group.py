@@ -121,8 +121,9 @@ class Group:
         group._empty_s = own.empty_s
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
-        group._due = dict.fromkeys(group._members)
-        group._retarget("another coordinator began", now_ms, always=False)
+        group._due = dict.fromkeys(group._members or ("",))
+        if group._members:
+            group._retarget("another coordinator began", now_ms, always=False)
         return group
 
     # --- events
@@ -305,6 +306,11 @@ class Group:
     @property
     def members(self) -> Mapping[str, Subscription]:
         return {name: member.subscription for name, member in self._members.items()}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self._members
 
     @property
     def holders(self) -> Mapping[Partition, str]:

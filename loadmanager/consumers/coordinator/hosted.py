@@ -132,7 +132,7 @@ class Hosted:
         """Whether a partition waits for its first committed offset, or all are to be committed again."""
         if self.unsure:
             return True
-        if not self.group.members:
+        if self.group.is_empty:
             return False
         late = self.kept_s is None or now_s >= self.kept_s + period_s
         return late or any(sizes.get(each, 0) > self.begun.get(each, 0) for each in self.group.wanted_topics())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -132,10 +133,13 @@ def key_of(group: str, token: Token, member: str = "") -> str:
     return f"{group}\n{token}\n{member}"
 
 
+_token = lru_cache(1_000)(Token.parse)
+
+
 def parsed(key: str) -> tuple[str, Token, str]:
     """Group, token and member of a key. Raises ValueError."""
     group, token, member = key.rsplit("\n", 2)
-    return group, Token.parse(token), member
+    return group, _token(token), member
 
 
 _group, _member = msgspec.json.Decoder(GroupRecord), msgspec.json.Decoder(MemberRecord)

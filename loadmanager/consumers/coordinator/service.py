@@ -39,7 +39,9 @@ LAG_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
 KEPT_AT_ONCE = 8
 """Groups whose offsets are committed again at the same time."""
-TAKEN_AT_ONCE = 1_000
+TURN = 100
+"""Groups that are taken over in one turn of the loop."""
+TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
 """In so many steps the time is counted after which a group without members is forgotten."""
@@ -95,6 +97,8 @@ class Coordinator:
         self._topics_every_s = topics_every_s
         self._retention_s = retention_s
         self._hosted: dict[str, Hosted] = {}
+        self._used: dict[str, None] = {}
+        """Groups that may have members, in order; each that is looked at for a request, or taken over, may get some."""
         self._bundles: dict[Bundle, Token] = {}
         self._sizes: dict[str, int] = {}
         self._missed: dict[str, int] = {}
@@ -327,12 +331,16 @@ class Coordinator:
         for name, records in found.items():
             group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
             group.writer = self._topics.writer
-            topics = group.record().topics
-            self._sizes = {**topics, **self._sizes}
             taken[name] = Hosted(group, bundle, token)
-            taken[name].begin(topics, self._now_ms())
+            if not group.is_empty:
+                topics = group.record().topics
+                self._sizes = {**topics, **self._sizes}
+                taken[name].begin(topics, self._now_ms())
+            if len(taken) % TURN == 0:
+                await asyncio.sleep(0)
         await self._store.write_all(token, {name: hosted.group.written(token) for name, hosted in taken.items()})
         self._hosted |= taken
+        self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
         await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
 
     async def _fence(self, writers: set[str]) -> None:
@@ -384,6 +392,7 @@ class Coordinator:
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
             group.writer = self._topics.writer
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
+        self._used[name] = None
         if hosted is None or hosted.token != claim.token:
             raise NotServing(f"the groups of {claim.bundle} are not loaded")
         return hosted
@@ -450,7 +459,7 @@ class Coordinator:
                 self._settled.discard(name)
                 if name in self._hosted:
                     await self._publish(name, self._hosted[name])
-            for name, hosted in tuple(self._hosted.items()):
+            for name, hosted in self._in_use():
                 deadline_ms = hosted.group.next_deadline_ms()
                 if deadline_ms is not None and deadline_ms <= now_ms:
                     over = hosted.group.expire(now_ms)
@@ -487,7 +496,7 @@ class Coordinator:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._see_topics()
-                for name, hosted in self._hosted.items():
+                for name, hosted in self._in_use():
                     is_due = hosted.is_due(self._sizes, self._clock_s(), self._keep_every_s)
                     if is_due and name not in self._keeping:
                         self._keeping.add(name)
@@ -498,7 +507,7 @@ class Coordinator:
                         await self._look.wait()
 
     async def _see_topics(self) -> None:
-        wanted = {topic for hosted in self._hosted.values() for topic in hosted.group.wanted_topics()}
+        wanted = {topic for _, hosted in self._in_use() for topic in hosted.group.wanted_topics()}
         try:
             seen = await self._topics.sizes(wanted) if wanted else {}
         except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the groups keep what they know
@@ -507,7 +516,7 @@ class Coordinator:
         self._missed = {topic: self._missed.get(topic, 0) + 1 for topic in wanted - seen.keys()}
         gone = {topic for topic, times in self._missed.items() if times >= GONE_AFTER}
         self._sizes = {topic: size for topic, size in {**self._sizes, **seen}.items() if topic not in gone}
-        for name, hosted in tuple(self._hosted.items()):
+        for name, hosted in self._in_use():
             hosted.begin(
                 {each: min(its, self._sizes.get(each, 0)) for each, its in hosted.begun.items() if each in self._sizes},
                 self._now_ms(),
@@ -555,8 +564,19 @@ class Coordinator:
             _log.info("%s: is divided anew, since one member has much more to read than the others", name)
             await self._publish(name, hosted)
 
+    def _in_use(self) -> list[tuple[str, Hosted]]:
+        """Groups that have members, or commits without an end. Thousands of others cost nothing."""
+        found: list[tuple[str, Hosted]] = []
+        for name in tuple(self._used):
+            hosted = self._hosted.get(name)
+            if hosted is not None and (hosted.unsure or not hosted.group.is_empty):
+                found.append((name, hosted))
+            else:
+                del self._used[name]
+        return found
+
     def _with_members(self) -> list[str]:
-        return [name for name, hosted in self._hosted.items() if hosted.group.members]
+        return [name for name, hosted in self._in_use() if not hosted.group.is_empty]
 
     async def _publish(self, name: str, hosted: Hosted) -> None:
         """As `_written`, where nobody waits for it."""
