@@ -102,6 +102,7 @@ class Given(TypedDict, total=False):
     host_release_timeout_s: float
     host_load_timeout_s: float
     drain_timeout_s: float
+    group_retention_s: float
     decision_retention_s: float
     audit_retention_s: float
     tombstone_delay_s: float
