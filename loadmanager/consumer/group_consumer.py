@@ -218,7 +218,9 @@ class GroupConsumer:
                     return message
             elif error.code() in _UNKNOWN or error.retriable():
                 self._kafka.warn(error)
-            elif error.code() != _END:
+            elif error.code() == _END:
+                session.progress.reached(*place_of(message))
+            else:
                 raise KafkaException(error)
         return None
 

@@ -58,6 +58,7 @@ class KafkaClient:
             "group.id": group.partition("://")[2],
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
             "error_cb": self._note,
         }
         self._settings = watched(own, self._trouble)

@@ -19,6 +19,9 @@ class Place(NamedTuple):
     pull: int
 
 
+NOT_KNOWN = Place(-1, -1)
+
+
 class Progress:
     """Records are taken, done, and committed; none is taken of a partition that leaves, until it is drained."""
 
@@ -61,6 +64,15 @@ class Progress:
             self._committed.setdefault(partition, Place(offset, offset))
         in_flight.pulled((offset,))
         return True
+
+    def reached(self, partition: Partition, end: int) -> None:
+        """There is no record to be taken before this offset, as the last ones mark transactions, or were aborted."""
+        if partition in self:
+            in_flight = self._in_flight[partition]
+            if in_flight is None:
+                in_flight = self._in_flight[partition] = InFlight(end)
+                self._committed.setdefault(partition, NOT_KNOWN)
+            in_flight.pulled((), end)
 
     def done(self, partition: Partition, offset: int) -> None:
         """The service is done with a record."""

@@ -8,8 +8,9 @@ The formulas are RocketMQ's (its `ConsumerLagCalculator`). Offsets that are miss
 order (`in_order`), so that always lag = in flight + available. RocketMQ has two views of a queue without a consumer
 offset: its metrics count no lag, its admin command counts everything. There is one view here:
 
-* no consumer offset: the group starts at its pull offset, else at the end, as in RocketMQ's metrics; `uncommitted`
-  counts such queues, because a group that starts at the begin has all of the queue before it;
+* no consumer offset: the group starts at its pull offset, else at `start`, else at the end, as in RocketMQ's metrics;
+  `uncommitted` counts such queues. `reading.py` gives the begin as `start`: there our groups begin in a queue that was
+  added to a topic, and groups that never read with `auto.offset.reset=earliest`;
 * no pull offset: in flight and available are None; RocketMQ says 0, which reads as "nothing waits". In a sum a queue
   with neither offset counts as nothing;
 * a pull offset below the consumer offset counts as the consumer offset (as in RocketMQ's admin command);
@@ -32,7 +33,8 @@ class Offsets(msgspec.Struct, frozen=True):
     """What a store says of one queue and one group; None: it does not know.
 
     `begin` is the first offset that the queue still has, `end` the one after its last record; `consumer` is the first
-    offset that the group has not consumed (its commit), `pull` the first that it has not pulled. The two times are
+    offset that the group has not consumed (its commit), `pull` the first that it has not pulled; `start` is where it
+    begins without a commit, None: at the end. The two times are
     those at which the records at `consumer` and `pull` were stored, in milliseconds since 1970: None if not asked for,
     ABSENT if there is no such record.
     """
@@ -43,6 +45,7 @@ class Offsets(msgspec.Struct, frozen=True):
     begin: int = 0
     consumer_stored_ms: int | None = None
     pull_stored_ms: int | None = None
+    start: int | None = None
 
 
 class Ordered(msgspec.Struct, frozen=True):
@@ -107,6 +110,8 @@ def in_order(offsets: Offsets) -> Ordered | None:
     if end is None or end < 0:
         return None
     pull = None if offsets.pull is None or offsets.pull < 0 else min(offsets.pull, end)
+    if pull is None and offsets.start is not None and uncommitted(offsets):
+        pull = min(offsets.start, end)  # nobody has read it
     wanted = end if pull is None else pull
     if offsets.consumer is not None and offsets.consumer >= 0:
         wanted = min(offsets.consumer, end)

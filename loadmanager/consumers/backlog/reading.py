@@ -37,7 +37,8 @@ class BacklogReader:
             return sorted(await self._offsets.groups())
 
     async def read(self, group: str, topics: Sequence[str] = (), *, ages: int = 0) -> GroupBacklog:
-        """The backlog of a group in these topics, by default in those in which it has committed an offset.
+        """The backlog of a group in these topics, by default in those in which it has committed an offset. Queues in
+        which it has committed nothing wait from their begin on, also those of a group that is not there yet.
 
         Reads the ages of at most `ages` queues (0 to MOST_READS), those with the largest lags; the others stay undated.
         Raises Invalid, NotFound (no such group, no such topic) and Unavailable (the store does not answer).
@@ -46,13 +47,13 @@ class BacklogReader:
             raise Invalid(f"name a consumer group, and ask for the ages of 0 to {MOST_READS} queues, not {ages}")
         with translated():
             found = await self._offsets.committed(group)
-            if found is None:
+            if found is None and not topics:
                 raise NotFound(
                     f"there is no consumer group {group!r}: it has no member and no committed offset. Check its name, "
                     "and that this user may describe it; a group appears with its first consumer, and ends when its "
-                    "offsets expire"
+                    "offsets expire. Name a topic to see what would wait for it"
                 )
-            committed, pulled = found
+            committed, pulled = found or ({}, {})
             wanted = await self._wanted(committed, topics)
             ends = await self._offsets.ends(wanted)
             late = await self._run_blocking(lambda: _lagging(committed, ends))
@@ -77,7 +78,7 @@ class BacklogReader:
         """Read when the records at the consumer offsets were stored, and those at the pull offsets."""
         rows: Sequence[Row] = await self._run_blocking(lambda: _largest(known, ages))
         at_consumer = [(topic, number, queue.consumer) for topic, number, queue in rows]
-        at_pull = [(topic, number, queue.pull) for topic, number, queue in rows if queue.pull and queue.available]
+        at_pull = [(topic, number, queue.pull) for topic, number, queue in rows if queue.pull is not None and queue.available]
         for name, places in (("consumer_stored_ms", at_consumer), ("pull_stored_ms", at_pull)):
             if places:
                 stored = await self._offsets.stored_ms(places)
@@ -85,11 +86,11 @@ class BacklogReader:
 
 
 def _lagging(committed: ByQueue, ends: ByQueue) -> Mapping[str, Sequence[int]]:
-    """Where the consumer offset is below the end: only there may records have been deleted unread."""
+    """Where the consumer offset is below the end, or not known: only there it matters where the queue begins."""
     late: dict[str, list[int]] = {}
     for topic, offsets in ends.items():
         consumed = committed.get(topic, {})
-        queues = [queue for queue, end in offsets.items() if consumed.get(queue, end) < end]
+        queues = [queue for queue, end in offsets.items() if consumed.get(queue, -1) < end]
         if queues:
             late[topic] = queues
     return late
@@ -112,7 +113,8 @@ def _gather(group: str, wanted: Mapping[str, range], known: Known) -> GroupBackl
     for topic, queues in wanted.items():
         consumed, pulled, ends, begins = (offsets.get(topic, {}) for offsets in known)
         for queue in queues:
-            offsets = Offsets(ends.get(queue), consumed.get(queue), pulled.get(queue), begins.get(queue, 0))
+            begin = begins.get(queue, 0)
+            offsets = Offsets(ends.get(queue), consumed.get(queue), pulled.get(queue), begin, start=begin)
             backlog.put(topic, queue, offsets)
     return backlog
 

@@ -104,10 +104,10 @@ async def test_a_plain_group_has_a_lag_with_its_age_and_nothing_else(world):
     group = world.commit("billing", topic, {0: 4, 1: 10, 3: 0})
     known = await reader(world).read(group, ages=10)
     queues = [backlog for _, backlog in known.of_queues(topic, NOW_MS)]
-    assert [queue.lag for queue in queues] == [Figure(6, 6.0), Figure(0, 0.0), Figure(0, 0.0), Figure(0, 0.0)]
+    assert [queue.lag for queue in queues] == [Figure(6, 6.0), Figure(0, 0.0), Figure(10, 10.0), Figure(0, 0.0)]
     assert [queue.uncommitted for queue in queues] == [0, 0, 1, 0]
     found = known.sum(NOW_MS)
-    assert (found.lag, found.in_flight, found.available) == (Figure(6, 6.0), None, None)
+    assert (found.lag, found.in_flight, found.available) == (Figure(16, 10.0), None, None)
     assert (found.queues, found.uncommitted, found.unknown, found.undated, found.deleted) == (4, 1, 0, 0, 0)
 
 
@@ -211,19 +211,23 @@ async def test_a_filter_is_estimated_from_records_of_all_partitions(world):
 
 
 # --- groups without commits, and what is not there
-async def test_a_group_without_commits_is_there_and_stands_at_the_end(world):
+async def test_a_group_without_commits_has_all_before_it(world):
     topic = world.topic("orders", 2)
     world.produce(topic, {0: 5})
     async with member(world, "silent", topic) as group:
         found = (await reader(world).read(group, [topic], ages=1)).sum(NOW_MS)
-        assert (found.lag, found.uncommitted) == (Figure(0, 0.0), 2)
+        assert (found.lag, found.available, found.uncommitted) == (Figure(5, 5.0), Figure(5, 5.0), 2)
         assert (await reader(world).read(group)).topics == []
 
 
-async def test_an_unknown_group_is_not_found(world):
-    world.topic("orders", 1)
+async def test_an_unknown_group_is_not_found_but_a_topic_waits_for_it(world):
+    """So a scaler starts the first consumer."""
+    topic = world.topic("orders", 2)
+    world.produce(topic, {0: 5})
     with pytest.raises(NotFound, match="no consumer group 'nobody'"):
-        await reader(world).read("nobody", [world.name("orders")])
+        await reader(world).read("nobody")
+    found = (await reader(world).read("nobody", [topic])).sum(NOW_MS)
+    assert (found.lag, found.uncommitted) == (Figure(5, None), 2)
 
 
 async def test_a_topic_that_does_not_exist_is_not_found_and_not_made(world):
