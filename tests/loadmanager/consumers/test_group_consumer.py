@@ -75,6 +75,29 @@ async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world
 
 
 @pytest.mark.slow
+async def test_behind_a_transactional_producer_a_group_that_has_read_everything_has_no_lag(world: World) -> None:
+    settings = {"bootstrap.servers": world.kafka, "broker.address.family": "v4", "transactional.id": world.topic}
+    producer = Producer(settings)
+    await asyncio.to_thread(producer.init_transactions, WAIT_S)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        for number in range(2 * PARTITIONS):
+            producer.produce(world.topic, str(number).encode(), partition=number % PARTITIONS)
+        await asyncio.to_thread(producer.flush, WAIT_S)
+        await asyncio.to_thread(end, WAIT_S)
+    reading = Reading(world)
+    async with asyncio.timeout(WAIT_S):
+        while reading.seen.total() < 2 * PARTITIONS:
+            await asyncio.sleep(0.1)
+        while (read := await world.coordinator.lag.read(world.group)).lags != dict.fromkeys(read.ends, 0):
+            await asyncio.sleep(0.1)
+    assert len(read.ends) == PARTITIONS
+    assert set(read.ends.values()) == {6}, "two records, two that were aborted, two marks"
+    await reading.stop()
+    assert reading.seen.total() == 2 * PARTITIONS
+
+
+@pytest.mark.slow
 async def test_moves_and_death_of_the_coordinator_are_not_noticed(world: World) -> None:
     readings = [Reading(world), Reading(world)]
     await world.until(lambda: all(len(each.consumer.assignment) == 3 for each in readings))

@@ -102,3 +102,21 @@ def test_another_epoch_is_somebody_elses() -> None:
     answered(member, 1, 0, epoch=8)
     assert member.over
     assert member.reads(0) == frozenset()
+
+
+def test_behind_the_last_record_the_group_goes_on_at_the_end_that_kafka_reports() -> None:
+    """Marks of transactions, and records that were aborted, take offsets that nobody is given."""
+    progress = Progress()
+    progress.begin([A, B])
+    assert progress.take(A, 5)
+    progress.reached(A, 9)
+    assert progress.to_commit() == {A: Place(5, 9)}, "the record is not done"
+    progress.done(A, 5)
+    progress.reached(B, 7)
+    assert progress.to_commit() == {A: Place(9, 9), B: Place(7, 7)}, "of B nothing was given out"
+    progress.committed(progress.to_commit())
+    progress.reached(A, 9)
+    assert progress.to_commit() == {}
+    progress.end([A])
+    progress.reached(A, 12)
+    assert progress.to_commit() == {}, "it leaves"
