@@ -22,7 +22,7 @@ from bench.backends import Carrier, carrier
 from bench.cluster import topics_of_bundles
 from bench.figures import emit, median
 from bench.turns_world import QuickHost
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad

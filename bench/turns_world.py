@@ -18,7 +18,7 @@ import msgspec
 
 from bench.turns_loop import TurnLoop
 from bench.turns_referee import PARTITIONS, TOPIC, Referee
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer, SuspicionReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from loadmanager.broker.incarnation import Incarnation
+from loadmanager.broker.node import Incarnation
 from loadmanager.model.policies.misplacing import misplaced
 from loadmanager.model.policies.model import Policies
 from loadmanager.strategies.rebalancing.decision import Stage

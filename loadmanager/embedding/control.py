@@ -11,24 +11,24 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
 from structlog.contextvars import bind_contextvars
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.control_loop import Watchdog
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Serving
-from loadmanager.broker.watchdog import watched
+from loadmanager.broker.trace_export import traced
 from loadmanager.broker.wiring import dependencies
 from loadmanager.client.redirection import NotServing
 from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
-from loadmanager.embedding.tracing import traced
 from loadmanager.errors import Unavailable
 from loadmanager.model.host import AnsweredAtEndpoint, BundleHost
 from loadmanager.settings import Settings
@@ -226,3 +226,16 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+@asynccontextmanager
+async def watched(node: Node) -> AsyncGenerator[None]:
+    """Watch the loop of a real process that runs this node, with the session's time-out, and measure its turns."""
+    world = node.world
+    watchdog = Watchdog(node.settings.session_timeout_s, world.clock_s, world.coordination.abandon, node.abandoned)
+    watchdog.start()
+    try:
+        async with node.seen.turns.measured():
+            yield
+    finally:
+        watchdog.stop()

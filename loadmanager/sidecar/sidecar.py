@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from loadmanager.broker.wiring import boot_clock_s
 from loadmanager.client.redirection import NotServing
+from loadmanager.cluster.clocks import boot_clock_s
 from loadmanager.embedding.broker import Broker
 from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.embedding.life import live

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from loadmanager.broker.incarnation import Incarnation
+from loadmanager.broker.node import Incarnation
 from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.simulation.checks import ALL_CELLS, Checks
 from loadmanager.simulation.cluster import PARTITIONS, Cluster, Life

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Serving
 from loadmanager.cluster.dependencies import Dependencies

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.broker import incarnation as incarnation_module
-from loadmanager.broker.agent.core import AgentCore, Serve
+from loadmanager.broker import node as incarnation_module
+from loadmanager.broker.agent_core import AgentCore, Serve
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.leader.core import REVOCABLE, LeaderCore, Place, Revoke

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from loadmanager.broker.hosting import at_once
+from loadmanager.broker.hooks import at_once
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
 from loadmanager_api.cli.echoing import echo

@@ -7,8 +7,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import Depends, Query, Request, Response
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.policy_store import Written
 from loadmanager.model.policies.fields import patched, read
 from loadmanager.model.policies.model import TYPES, Kind, Policy

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from loadmanager.broker.waiting import LAST_STEP_S
+from loadmanager.broker.node import LAST_STEP_S
 from loadmanager.model.policies.model import Kind, NamespacePolicy
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.process import Process

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.broker.proof_clock import DRIFT, HELD_UP_S, NOTICED_S, ProofClock
-from loadmanager.cluster.host_clocks import clock_of, clocks_outside
+from loadmanager.cluster.clocks import DRIFT, HELD_UP_S, NOTICED_S, ProofClock, clock_of, clocks_outside
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World

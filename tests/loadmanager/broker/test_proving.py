@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.proving import LOOK_S, Prover
+from loadmanager.cluster.clocks import ProofClock
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.network import Latency
 from loadmanager.simulation.simulated_log import LOG_SERVER

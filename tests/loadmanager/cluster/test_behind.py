@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.cluster.behind import EACH_S, FEW, LogWatch, turn_s, worth_telling
+from loadmanager.broker.registrar import EACH_S, FEW, LogWatch, turn_s, worth_telling
 from loadmanager.cluster.membership import Membership
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.simulated_log import LOG_SERVER

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from loadmanager.broker.agent.effects import Publish
-from loadmanager.broker.agent.publishing import TURNS, Publisher
+from loadmanager.broker.agent import TURNS, Publisher
+from loadmanager.broker.agent_core import Publish
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from loadmanager.broker.agent.service import Agent, HookTimeouts
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.agent import Agent, HookTimeouts
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings.algorithms import Algorithm

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.agent.service import Agent, HookTimeouts
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.agent import Agent, HookTimeouts
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import Destination
 from loadmanager.simulation.world import World

@@ -1,21 +1,25 @@
-"""Whether this broker can read the log, and when it tells the others that it cannot.
+"""What a broker tells the others beside its registration: that it cannot read the log, that it gives up its name.
 
 A broker that holds little but cannot read the log looks idle and would be given all bundles, so the others must know.
 But if the log fails it fails for all: then nobody can be given anything, and every broker would read every new
 registration. So brokers tell one after the other, ordered by a hash of their names; once a tenth of them has told it,
-the rest stays silent. Decides nothing about ownership.
+the rest stays silent. Of two processes with the same advertised name, which would fence each other without end, one
+ends. Decides nothing about ownership.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from zlib import crc32
 
 from loadmanager.cluster.membership import Membership
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
-from statechannel.errors import LogUnavailable, StateChannelError
+from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, StateChannelError
+from statechannel.law.record import BrokerId
+from statechannel.ports import Coordination
 from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
@@ -77,3 +81,36 @@ class LogWatch:
         except LogUnavailable:
             return True
         return False
+
+
+ANSWERS = 5
+"""Enough for the answer with the namesake's number, the round trip of its registration, as much for our watch, and one
+more, since it asks later than we do."""
+
+
+async def yield_to_namesake(
+    me: BrokerId,
+    membership: Membership,
+    coordination: Coordination,
+    clock_s: Callable[[], float],
+    validity_s: float,
+    stopping: asyncio.Event,
+) -> None:
+    """Return once no other process has registered under the name of `me`, which was fenced. Raises NameTaken.
+
+    A leader that fenced us registers nobody. A namesake registers right after it took the number, and its round trip to
+    the coordination service may be as long as ours: so we look for `validity_s / 2`, and until the service has answered
+    us ANSWERS times.
+    """
+    answers, until_s = 0, clock_s() + validity_s / 2
+    while not stopping.is_set():
+        peer = membership.peers.get(me.name)
+        if peer is not None and peer.broker.incarnation > me.incarnation:
+            raise NameTaken(f"another process runs as {peer.broker}; give each its own --advertised address")
+        if answers >= ANSWERS and clock_s() >= until_s:
+            return
+        if answers < ANSWERS:
+            with suppress(CoordinationUnavailable):
+                await coordination.identity()  # changes nothing
+                answers += 1
+        await asyncio.sleep(validity_s / 40)

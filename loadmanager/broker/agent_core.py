@@ -26,20 +26,10 @@ are gone are reconciled before new ones (`in_order`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
-from loadmanager.broker.agent.effects import (
-    Abandon,
-    Acquire,
-    AskKeys,
-    Effect,
-    Hosted,
-    Prepare,
-    Publish,
-    Release,
-    Serve,
-    Stand,
-    Stop,
-)
+import msgspec
+
 from loadmanager.cluster.fitness import DECLINED, UNPREPARED
 from loadmanager.model.boundaries import FEWEST_PARTS, NoCuts, evenly
 from loadmanager.model.host import KeyRate
@@ -271,3 +261,92 @@ class AgentCore:
         for bundle, at_host in list(self._hosted.items()):
             effects += self._drop(bundle, at_host)
         return effects
+
+
+class Stand(StrEnum):
+    """The state of a bundle at the host."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    ACQUIRING = "acquiring"
+    SERVING = "serving"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    SUSPENDED = "suspended"
+    """The host served it and was told to abandon, since our proofs had run out; we may still be the holder."""
+    FAILED = "failed"
+
+
+class Hosted(msgspec.Struct, frozen=True, gc=False):
+    """A bundle at our host: its state and token (while preparing: the revision of the transfer)."""
+
+    stand: Stand
+    token: int
+    hand_off: bytes | None = None
+
+
+class Serve(msgspec.Struct, frozen=True, gc=False):
+    """Serve from now on; `token` is the offset of the fencing token."""
+
+    bundle: Bundle
+    token: int
+
+
+class Stop(msgspec.Struct, frozen=True, gc=False):
+    """Stop serving. Takes effect before anything else happens."""
+
+    bundle: Bundle
+
+
+class Prepare(msgspec.Struct, frozen=True, gc=False):
+    """Call the host's `prepare`; report with `prepared`."""
+
+    bundle: Bundle
+    token: int
+
+
+class Acquire(msgspec.Struct, frozen=True, gc=False):
+    """Call the host's `acquire`; report with `acquired`."""
+
+    bundle: Bundle
+    token: int
+    hand_off: bytes | None
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """Call the host's `release`; report with `released`."""
+
+    bundle: Bundle
+    token: int
+    to: BrokerId | None
+
+
+class Abandon(msgspec.Struct, frozen=True, gc=False):
+    """Call the host's `abandon`; nobody waits for it."""
+
+    bundle: Bundle
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """Publish this action for the bundle at revision `seen`, until it is accepted or the bundle has changed."""
+
+    bundle: Bundle
+    action: Action
+    seen: int
+    hand_off: bytes | None = None
+    reason: str = ""
+    boundaries: tuple[int, ...] = ()
+
+
+class AskKeys(msgspec.Struct, frozen=True, gc=False):
+    """Ask the host for the bundle's keys, and their rates if the algorithm needs them; report with `keys_answered`.
+
+    Asked once for each revision `seen`.
+    """
+
+    bundle: Bundle
+    seen: int
+    algorithm: str
+
+
+Effect = Serve | Stop | Prepare | Acquire | Release | Abandon | Publish | AskKeys

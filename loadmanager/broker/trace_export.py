@@ -1,19 +1,24 @@
-"""Sends spans to a collector by OTLP over HTTP, from a thread of its own: the control loop only puts them in a queue.
+"""Sends the spans of a process to a collector by OTLP over HTTP, if its settings say where to.
 
-What finds no room in the queue, or is not taken by the collector, is counted and lost.
+A thread of its own sends them: the control loop only puts them in a queue. What finds no room in the queue, or is not
+taken by the collector, is counted and lost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadmanager.broker.telemetry.spans import Span
+from loadmanager.broker.node import Node
+from loadmanager.broker.observations import Span
 from loadmanager.errors import needs_extra
+from loadmanager.model.registration import VERSION
 
 QUEUED_AT_MOST = 4_096
 BATCH = 512
@@ -111,3 +116,19 @@ def _readable(span: Span, resource: Any, epoch_ns: int) -> Any:
         end_time=epoch_ns + round(span.ended_s * 1e9),
         instrumentation_scope=InstrumentationScope("loadmanager"),
     )
+
+
+@asynccontextmanager
+async def traced(node: Node) -> AsyncGenerator[None]:
+    """Export the spans of this node while the context is open, if its settings name a collector."""
+    settings = node.settings
+    if not settings.otlp_endpoint:
+        yield
+        return
+    service = {"service.name": "loadmanager", "service.namespace": settings.cluster}
+    service |= {"service.instance.id": settings.advertised, "service.version": VERSION}
+    export = node.seen.tracing = Export(otlp(settings.otlp_endpoint, service, node.world.clock_s))
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(export.close)
