@@ -158,7 +158,7 @@ def failure_line(error: Exception) -> str:
 
 async def _live(member: Any, host: Any) -> None:
     """Run one broker from start to end. The first signal ends it gracefully, the second one at once."""
-    from loadmanager.embedding.life import live
+    from loadmanager.embedding.broker import live
 
     stopping = asyncio.Event()
 
