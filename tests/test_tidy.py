@@ -55,9 +55,9 @@ PURE = (
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),
-    *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "differences", "digests", "promises", "steps")),
+    *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "digests")),
     "loadmanager/channel/revision.py",
-    *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "schedule", "retention", "reading_back")),
+    *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "retention", "reading_back")),
 )  # fmt: skip
 AMBIENT_MODULES = {"asyncio", "socket", "threading", "random", "time", "datetime", "secrets", "uuid"}
 PASSED_IN = {("random", "Random"), ("datetime", "timedelta"), ("datetime", "datetime")}

@@ -12,8 +12,8 @@ from random import Random
 
 import msgspec
 
-from loadmanager.channel.migration.amending import replace_agreement
-from loadmanager.channel.migration.migrating import Place
+from loadmanager.channel.migration.agreement import replace_agreement
+from loadmanager.channel.migration.move import Place
 from loadmanager.errors import Conflict
 from loadmanager.simulation.cluster import REQUEST_TIMEOUT_S, SETTINGS, Cluster
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER

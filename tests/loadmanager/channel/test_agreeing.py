@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from loadmanager.channel.agreement import Agreeing
-from loadmanager.channel.migration.amending import Replaced, replace_agreement
-from loadmanager.channel.migration.migrating import Place
+from loadmanager.channel.migration.agreement import Replaced, replace_agreement
+from loadmanager.channel.migration.move import Place
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings

@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.filling import Planned
-from loadmanager.channel.migration.folding import TOPIC, FoldedLog
-from loadmanager.channel.migration.migrating import Place, Terms
+from loadmanager.channel.migration.log_import import Planned
+from loadmanager.channel.migration.move import Place, Terms
+from loadmanager.channel.migration.offline_log import TOPIC, FoldedLog
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.simulation.log_server import SimulatedLogServer
 from loadmanager.simulation.simulated_coordination import SimulatedCoordination

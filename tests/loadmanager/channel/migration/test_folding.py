@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from loadmanager.channel.migration.export import export_of
-from loadmanager.channel.migration.folding import APPEND_RECORDS, ATTEMPTS, TOPIC, FoldedLog
+from loadmanager.channel.migration.offline_log import APPEND_RECORDS, ATTEMPTS, TOPIC, FoldedLog
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord
 from statechannel.law import codec, snapshot

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.folding import TOPIC
-from loadmanager.channel.migration.importing import HIGHEST_GENERATION, Import
-from loadmanager.channel.migration.migrating import Moved, restore
+from loadmanager.channel.migration.log_import import HIGHEST_GENERATION, Import
+from loadmanager.channel.migration.move import Moved, restore
+from loadmanager.channel.migration.offline_log import TOPIC
 from loadmanager.errors import Conflict
 from loadmanager.simulation.network import Faults
 from loadmanager.simulation.world import World

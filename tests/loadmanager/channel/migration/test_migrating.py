@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.migration.export import export_of
-from loadmanager.channel.migration.export_file import decode, encode
-from loadmanager.channel.migration.migrating import Moved, Place, migrate, restore
+from loadmanager.channel.migration.export import decode, encode, export_of
+from loadmanager.channel.migration.move import Moved, Place, migrate, restore
 from loadmanager.diagnostics.check.topics import topics_of
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings

@@ -13,7 +13,7 @@ import pytest
 
 from loadmanager.channel.owner.election import lease_of
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
-from loadmanager.channel.owner.schedule import ScheduleSettings
+from loadmanager.channel.owner.retention import ScheduleSettings
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogUnavailable, WriterFenced
 from statechannel.law.record import Action

@@ -14,11 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadmanager.channel.migration.folding import FoldedLog
-from loadmanager.channel.migration.importing import Wanted
-from loadmanager.channel.migration.leaving import Say, fence, until_proofs_are_out
-from loadmanager.channel.migration.migrating import Place
-from loadmanager.channel.migration.patience import patiently
+from loadmanager.channel.migration.log_import import Wanted
+from loadmanager.channel.migration.move import Place, Say, fence, until_proofs_are_out
+from loadmanager.channel.migration.offline_log import FoldedLog, patiently
 from loadmanager.errors import Conflict
 from statechannel.errors import LogUnavailable
 from statechannel.law.agreement import Agreed, Agreement

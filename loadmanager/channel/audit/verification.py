@@ -1,30 +1,164 @@
-"""Audits one live partition: replays its log, and compares the result with every kept snapshot and every replica.
+"""The whole audit of a live log: replays each partition, and compares it with every kept snapshot and replica.
 
 Each comparison is at the offset of the snapshot or replica. If one differs, the audit finds the first namespace and
-bundle that differ. It trusts only the log and, if that was trimmed, the oldest snapshot.
+bundle that differ. It trusts only the log and, if that was trimmed, the oldest snapshot. Registered brokers' endpoints
+give the digests of their replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from enum import StrEnum
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+import aiohttp
 import msgspec
 
-from loadmanager.channel.audit.auditor import Auditor
-from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
-from loadmanager.channel.audit.endpoints import Endpoint, Said
-from loadmanager.channel.audit.invariants import Broken
-from loadmanager.errors import Unavailable
-from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
+from loadmanager.channel.audit.auditor import Auditor, Broken
+from loadmanager.channel.audit.digests import (
+    NamespaceDigests,
+    PartitionDigests,
+    difference,
+    differing_bundle,
+    differing_part,
+)
+from loadmanager.client.credentials import Credentials
+from loadmanager.errors import Forbidden, NotFound, Unavailable
+from loadmanager.model.registration import read_peer
+from statechannel.errors import BadSnapshot, ForeignCluster, InvariantError, NewerRecord, Trimmed
 from statechannel.law.partition import ClusterIdentity, PartitionState
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
-from statechannel.ports import Log
+from statechannel.ports import Log, Member, TopicSpec
 from statechannel.runtime.replay import Folded, Replay, read_snapshots
 
 T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 3.0
+GREETING_TIMEOUT_S = 10.0
+"""A broker that does not answer with its name in this time is not asked for digests, which may take longer."""
+
+ASKED_AT_ONCE = 16
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A replica's digest of a partition, as of everything below `next_offset`."""
+
+    partition: int
+    next_offset: int
+    digest: str
+
+
+class _Named(msgspec.Struct, frozen=True):
+    broker: str
+
+
+class _Channel(msgspec.Struct, frozen=True):
+    broker: str
+    partitions: list[Said]
+    stopped_by: str | None = None
+
+
+class Endpoint:
+    """The endpoint of one broker."""
+
+    def __init__(
+        self, broker: str, url: str, session: aiohttp.ClientSession, credentials: Credentials | None = None
+    ) -> None:
+        self.broker = broker
+        self._credentials = credentials or Credentials()
+        self._url = url
+        self._session = session
+
+    async def said(self) -> list[Said]:
+        """The digests by partition. Raises Unavailable, with the reason."""
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                self._check_name((await self._ask("/v1/channel", {}, _Named)).broker)
+        except TimeoutError:
+            raise Unavailable(f"it did not answer within {GREETING_TIMEOUT_S:g} s") from None
+        found = await self._ask("/v1/channel", {"digest": "true"}, _Channel)
+        self._check_name(found.broker)
+        if found.stopped_by is not None:
+            raise Unavailable(f"its replica reads no further: {found.stopped_by}")
+        return found.partitions
+
+    def _check_name(self, broker: str) -> None:
+        if broker != self.broker:
+            raise Unavailable(f"{broker} answers there by now")
+
+    async def namespaces(self, partition: int, after: str) -> PartitionDigests:
+        """A page of namespaces. Raises Unavailable."""
+        return await self._ask("/v1/channel/digests", {"partition": str(partition)} | _from(after), PartitionDigests)
+
+    async def bundles(self, partition: int, namespace: str, after: str) -> NamespaceDigests:
+        """A page of a namespace's bundles. Raises Unavailable."""
+        query = {"partition": str(partition), "namespace": namespace} | _from(after)
+        return await self._ask("/v1/channel/digests", query, NamespaceDigests)
+
+    async def _ask(self, path: str, query: Mapping[str, str], kind: type[T]) -> T:
+        if not self._url:
+            raise Unavailable("it registered no admin URL")
+        try:
+            headers = self._credentials.headers(self._url)
+            async with self._session.get(
+                self._url + path, params=query, headers=headers, allow_redirects=False
+            ) as answer:
+                body = await answer.read()
+        except TimeoutError:
+            raise Unavailable("it did not answer in time") from None
+        except Forbidden as error:
+            raise Unavailable(str(error)) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"it does not answer: {error}") from None
+        if answer.status != 200:
+            raise Unavailable(f"HTTP {answer.status}: {_reason(body)}")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"its answer cannot be read (is it of another release?): {error}") from None
+
+
+def _from(cursor: str) -> dict[str, str]:
+    return {"cursor": cursor} if cursor else {}
+
+
+def session(credentials: Credentials) -> aiohttp.ClientSession:
+    """The HTTP session for all endpoints; close it."""
+    return credentials.session(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
+
+
+def endpoints_of(
+    members: Mapping[str, Member], opened: aiohttp.ClientSession, credentials: Credentials
+) -> list[Endpoint]:
+    """The endpoints of all registered brokers, by name."""
+    peers = [read_peer(member) for _, member in sorted(members.items())]
+    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened, credentials) for peer in peers]
+
+
+async def ask_all(endpoints: Sequence[Endpoint]) -> list[list[Said] | Unavailable]:
+    """Each endpoint's digests, or why it gives none."""
+    places = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(endpoint: Endpoint) -> list[Said] | Unavailable:
+        async with places:
+            try:
+                return await endpoint.said()
+            except Unavailable as error:
+                return error
+
+    return await asyncio.gather(*(ask(endpoint) for endpoint in endpoints))
+
+
+def _reason(body: bytes) -> str:
+    try:
+        answer: Any = msgspec.json.decode(body)
+        return str(answer["reason"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
+
 
 SHOWN_AT_MOST = 10
 """How many violations, and how many gaps, of a log are listed; the others are counted."""
@@ -248,3 +382,58 @@ class PartitionAudit:
 def _ranges(gaps: FirstFew[range]) -> str:
     shown = [str(gap[0]) if len(gap) == 1 else f"{gap[0]} to {gap[-1]}" for gap in gaps.shown]
     return ", ".join([*shown, f"{gaps.more} more places"] if gaps.more else shown)
+
+
+async def verify(
+    log: Log,
+    topic: str,
+    cluster: str,
+    members: Mapping[str, Member],
+    tell: Callable[[Sequence[Finding]], None],
+    partitions: int | None = None,
+) -> list[Finding]:
+    """All findings; `tell` gets those of each partition as they come.
+
+    Brokers are asked with the credentials of the environment. Raises LogUnavailable, TopicMismatch, NotFound if there
+    is no channel in this log, or ForeignCluster if it is another cluster's. (The log may create topics that do not
+    exist.)
+    """
+    count = await log.open_topic(TopicSpec(topic, partitions))
+    await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))
+    credentials = Credentials.of_environment()
+    async with session(credentials) as opened:
+        endpoints = endpoints_of(members, opened, credentials)
+        answers = await ask_all(endpoints)
+        findings: list[Finding] = []
+        cluster_identity: ClusterIdentity | None = None
+        for partition in range(count):
+            said, silent = _of_partition(endpoints, answers, partition)
+            audit = PartitionAudit(log, topic, partition, count, said, cluster_identity)
+            found = [*await audit.run(), *silent]
+            cluster_identity = audit.cluster_identity
+            if partition == 0 and cluster_identity is None and all(f.outcome is Outcome.AGREES for f in found):
+                raise NotFound(f"no cluster has begun in topic {topic!r} of this log: see --log and topic_prefix")
+            if cluster_identity is not None and cluster_identity.cluster != cluster:
+                raise ForeignCluster(
+                    f"this log belongs to cluster {cluster_identity.cluster!r}, not {cluster!r}: see --cluster"
+                )
+            tell(found)
+            findings += found
+    return findings
+
+
+def _of_partition(
+    endpoints: Sequence[Endpoint], answers: Sequence[list[Said] | Unavailable], partition: int
+) -> tuple[list[tuple[Endpoint, Said]], list[Finding]]:
+    said: list[tuple[Endpoint, Said]] = []
+    silent: list[Finding] = []
+    for endpoint, answer in zip(endpoints, answers, strict=True):
+        if isinstance(answer, Unavailable):
+            silent.append(Finding(endpoint.broker, partition, None, Outcome.UNCHECKED, str(answer)))
+            continue
+        found = next((each for each in answer if each.partition == partition), None)
+        if found is None:
+            silent.append(Finding(endpoint.broker, partition, None, Outcome.DIFFERS, "it has no such partition"))
+        else:
+            said.append((endpoint, found))
+    return said, silent

@@ -1,13 +1,16 @@
 """Reads and writes a log without a broker: replays it to its present end, even if it was closed for good.
 
 Not for following a log (see `statechannel.runtime.channel`). It also remembers whether anybody else has written to it.
+An idempotent step of a move is retried a few times, before the whole command has to be run again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from itertools import count
+from typing import TypeVar
 
 from statechannel.errors import LogUnavailable, Trimmed
 from statechannel.law import codec
@@ -18,11 +21,28 @@ from statechannel.ports import Log, Payload, TopicSpec
 from statechannel.runtime.channel import ChannelSettings
 from statechannel.runtime.core import ChannelCore
 from statechannel.runtime.replay import Loading
+from statechannel.runtime.tasks import retried
+
+ATTEMPTS = 5
+PAUSE_S = 0.5
+
+T = TypeVar("T")
+
+
+async def patiently(step: Callable[[], Awaitable[T]]) -> T:
+    """The step's result. Raises LogUnavailable if the log answers none of ATTEMPTS."""
+    attempts = count(1)
+
+    def failed(error: Exception, _: float) -> None:
+        if next(attempts) == ATTEMPTS:
+            raise error
+
+    return await retried(step, (LogUnavailable,), first_s=PAUSE_S, last_s=PAUSE_S, failed=failed)
+
 
 TOPIC = ChannelSettings().topic
 APPEND_BYTES = 4 << 20
 APPEND_RECORDS = 1_000
-ATTEMPTS = 5
 """More than one, because running brokers may trim the log behind a newer snapshot while it is read."""
 
 
