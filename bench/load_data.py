@@ -26,7 +26,7 @@ from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
 from stack.servers import free_port
 from statechannel.adapters.kafka import log as kafka_log

@@ -24,7 +24,7 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer, SuspicionReport
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.model.host import BundleLoad, Destination
-from loadmanager.model.load.model import (
+from loadmanager.model.load import (
     BROKERS_TOPIC,
     BUNDLES_TOPIC,
     BrokerLoadData,

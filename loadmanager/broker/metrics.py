@@ -17,7 +17,7 @@ from loadmanager.broker.observations import Observations
 from loadmanager.leader.rebalancing.status import balance_metrics
 from loadmanager.leader.splitting.metrics import splitting_metrics
 from loadmanager.model.families import counter, counters, gauge, gauges, histogram, histograms
-from loadmanager.model.load.usage import usage, weights_of
+from loadmanager.model.load import usage, weights_of
 from loadmanager.model.registration import VERSION
 from statechannel.law.record import Action
 from statechannel.law.transitions import State

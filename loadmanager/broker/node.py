@@ -57,10 +57,10 @@ from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
-from loadmanager.model.history import MoveHistory
 from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
-from loadmanager.model.policies.findings import Known
+from loadmanager.model.observation import MoveHistory
 from loadmanager.model.policies.model import Policies
+from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings

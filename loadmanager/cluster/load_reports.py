@@ -1,4 +1,4 @@
-"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views that it writes to.
+"""Samples this broker's load and publishes it: the shell around `load_report.py`, and the two views that it writes to.
 
 Keeps the loads of all held bundles for this broker's own decisions (splits); other brokers see only the hottest.
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import (
+from loadmanager.model.load import (
     BROKERS_TOPIC,
     BUNDLES_TOPIC,
     IDLE,
@@ -24,8 +24,7 @@ from loadmanager.model.load.model import (
     decode_broker_load,
     decode_top_bundles,
 )
-from loadmanager.model.load.report import Hold, Publish, Report, Reporter
-from loadmanager.model.load.window import Measured, Sample
+from loadmanager.model.load_report import Hold, Measured, Publish, Report, Reporter, Sample
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from loadmanager.model.load.model import NO_IO, Figures, IoRates
+from loadmanager.model.load import NO_IO, Figures, IoRates
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")

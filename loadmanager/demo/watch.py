@@ -16,7 +16,7 @@ import msgspec
 
 from loadmanager.broker.wiring import open_log
 from loadmanager.cluster.load_reports import broker_loads
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId

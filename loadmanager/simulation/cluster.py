@@ -18,7 +18,7 @@ from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer
-from loadmanager.model.load.model import Figures
+from loadmanager.model.load import Figures
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 
 from loadmanager.errors import LoadManagerError
-from loadmanager.model.load.model import BUNDLES_TOPIC
+from loadmanager.model.load import BUNDLES_TOPIC
 from loadmanager.simulation.checks import Checks
 from loadmanager.simulation.cluster import SETTINGS, Cluster, Life
 from loadmanager.simulation.loop import SimulationError

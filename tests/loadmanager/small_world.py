@@ -17,7 +17,7 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.suspicion import Answer
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures
+from loadmanager.model.load import Figures
 from loadmanager.model.registration import Registration
 from loadmanager.settings import Settings
 from loadmanager.simulation.process import Process

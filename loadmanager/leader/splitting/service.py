@@ -13,7 +13,7 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.splitting.journal import Journal
 from loadmanager.leader.splitting.leading import Tending
 from loadmanager.leader.splitting.scheduler import KeysOf, Loads, Reshaper
-from loadmanager.model.policies.ruling import Ruling
+from loadmanager.model.policies.effective import Ruling
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.choosing import Extreme, choose
 from loadmanager.strategies.splitting.cutting import Bounds

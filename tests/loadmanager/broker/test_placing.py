@@ -11,7 +11,7 @@ from loadmanager.broker.placing import Placing
 from loadmanager.cluster.fitness import DECLINED, SEVERAL, Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
 from loadmanager.settings import Settings
 from loadmanager.simulation.world import World

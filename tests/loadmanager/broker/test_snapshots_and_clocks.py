@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from loadmanager.cluster.membership import Membership
-from loadmanager.model.history import MoveHistory
+from loadmanager.model.observation import MoveHistory
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import even_boundaries

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from loadmanager.broker.placing import PENDING_AT_ONCE
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.policies import matching
-from loadmanager.model.policies.matching import matching_brokers, try_names
-from loadmanager.model.policies.pattern import Pattern, any_of
+from loadmanager.model.load import BrokerLoadData
+from loadmanager.model.policies import patterns as module
+from loadmanager.model.policies.patterns import Pattern, any_of, matching_brokers, try_names
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.placement import Roster
@@ -86,7 +85,7 @@ def test_names_of_brokers_that_are_gone_are_forgotten():
     patterns = ("ever-other",)
     for generation in range(20):
         matching_brokers(patterns, tuple(f"b-{generation}-{number}" for number in range(50)))
-    assert len(matching._tried_with(patterns)._known) <= 200
+    assert len(module._tried_with(patterns)._known) <= 200
 
 
 def test_only_the_candidates_of_whom_something_changed_are_worked_out_anew():

@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.cluster import sensors as module
 from loadmanager.cluster.sensors import Sensors
-from loadmanager.model.load.model import NO_IO
+from loadmanager.model.load import NO_IO
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadmanager.model.policies.constraining import with_policies
-from loadmanager.model.policies.misplacing import kept_apart, misplaced
+from loadmanager.model.policies.constraints import kept_apart, misplaced, with_policies
 from loadmanager.model.policies.model import (
     BrokerPolicy,
     BundlePolicy,

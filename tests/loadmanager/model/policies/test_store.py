@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.model.policies.findings import Known
+from loadmanager.model.policies.codec import fold, key_of, named
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -24,7 +24,7 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.stored import fold, key_of, named
+from loadmanager.model.policies.validation import Known
 from loadmanager.settings import Settings
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle

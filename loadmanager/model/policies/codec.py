@@ -13,7 +13,6 @@ from typing import cast
 
 import msgspec
 
-from loadmanager.model.policies.fields import check_fields
 from loadmanager.model.policies.model import (
     CLUSTER,
     TYPES,
@@ -28,6 +27,7 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
+from loadmanager.model.policies.validation import check_fields
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 
