@@ -30,7 +30,7 @@ from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
 from stack.servers import free_port
 from statechannel.adapters.kafka import log as kafka_log
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Tail
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 
 NAMESPACE = "bench/load"

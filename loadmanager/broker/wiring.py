@@ -208,8 +208,7 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
 
 def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
     with needs_extra("zookeeper", repr(hide_text(address))):
-        from statechannel.adapters.zookeeper.audit import audit_zookeeper
-        from statechannel.adapters.zookeeper.judgement import Expected
+        from statechannel.adapters.zookeeper.audit import Expected, audit_zookeeper
 
     hosts, root = _zookeeper_place(settings, address)
     expected = Expected(

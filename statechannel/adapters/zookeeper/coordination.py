@@ -1,27 +1,32 @@
 """`Coordination` on ZooKeeper: one checked transaction for each write of the port.
 
-`nodes.py` has the format of the nodes, `session.py` the link, `watches.py` the watched values.
+`nodes.py` has the format of the nodes, `session.py` the link, `watches.py` the watched values. Every write checks that
+an incarnation is current, and the versions of nodes. A lease is an ephemeral node. Its *term* is a second node, whose
+version rises with every claim. A new ephemeral node always has version 0, so only the term tells a holder's node from
+its successor's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.protocol.states import ZnodeStat
 
 from statechannel.adapters.zookeeper.access import open_to_all
-from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
-from statechannel.adapters.zookeeper.leases import Leases
 from statechannel.adapters.zookeeper.nodes import (
     Nodes,
+    decode_holder,
     decode_leadership,
+    encode_holder,
     encode_leadership,
     encode_member,
 )
-from statechannel.adapters.zookeeper.roots import Roots
 from statechannel.adapters.zookeeper.session import (
     LOGGER,
     Operation,
@@ -34,10 +39,164 @@ from statechannel.adapters.zookeeper.session import (
     put,
 )
 from statechannel.adapters.zookeeper.watches import Watches
-from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignRoot, RootLost
-from statechannel.law.coordination_root import lost, replaced
+from statechannel.errors import CoordinationError, CoordinationUnavailable, Deposed, Fenced, ForeignRoot, RootLost
+from statechannel.law.coordination_root import check_root, lost, replaced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
+
+ATTEMPTS = 8
+"""How often a transaction that lost a race is tried before the server counts as unavailable."""
+
+
+class Checks:
+    """The checks below one root, over one link."""
+
+    def __init__(self, session: Session, nodes: Nodes) -> None:
+        self._session = session
+        self._nodes = nodes
+        self.abandoned = False
+        """Set by another thread: no incarnation writes until a new one has started."""
+
+    def may_act(self, broker: BrokerId) -> None:
+        """Raises Fenced if our session was abandoned."""
+        if self.abandoned:
+            raise fenced(broker)
+
+    def is_current(self, broker: BrokerId) -> Operation:
+        """A step that fails its transaction unless this incarnation is current. Raises as `may_act`."""
+        self.may_act(broker)
+        return check(self._nodes.id(broker.name), broker.incarnation)
+
+    async def confirm_current(self, broker: BrokerId) -> None:
+        """Check in a transaction of its own that this incarnation is current. Raises Fenced."""
+        try:
+            await self._session.commit(self.is_current(broker))
+        except Refused:
+            raise fenced(broker) from None
+
+    async def version(self, path: str) -> int:
+        """The version of a node; creates the node if it does not exist."""
+        while True:
+            stat = await self._session.stat(path)
+            if stat is not None:
+                return stat.version
+            try:
+                await self._session.create(path, b"")
+            except NodeExistsError:
+                continue
+            except NoNodeError:
+                if self._session.precondition is not None:
+                    raise await self._session.precondition.failed() from None
+                raise CoordinationUnavailable(f"the directory of {path} is gone from ZooKeeper") from None
+
+
+def fenced(broker: BrokerId) -> Fenced:
+    return Fenced(f"{broker} is not the current incarnation of its name: stop, and start a new incarnation")
+
+
+def deposed(epoch: int) -> Deposed:
+    return Deposed(f"epoch {epoch} is not the current one: stop leading")
+
+
+class Roots:
+    """The identity of one root, over one link.
+
+    A wiped root that is used again gets nodes of the same names and versions. So the identity is also in the *name* of
+    a node, the marker, which no other root has.
+    """
+
+    def __init__(self, session: Session, nodes: Nodes) -> None:
+        self._session = session
+        self._nodes = nodes
+
+    async def identity(self) -> Identity | None:
+        """What the root is tied to, None if nothing."""
+        found = await self._read()
+        return found and found[0]
+
+    async def identify(self, ours: Identity) -> str:
+        """The root's identity; creates what is missing if `ours` has no `root`. Raises ForeignCluster."""
+        while True:
+            found = await self._read()
+            check_root(found and found[0], ours)
+            if found is None:
+                with suppress(NodeExistsError):
+                    await self._session.create(self._nodes.identity, _encoded(ours))
+            elif not found[0].root:  # made by an earlier release, or not named yet
+                with suppress(Refused, BadVersionError):
+                    await self._session.commit(put(self._nodes.identity, _encoded(ours), found[1]))
+            else:
+                with suppress(NodeExistsError):
+                    await self._session.create(self._nodes.marker(found[0].root), b"")
+                return found[0].root
+
+    async def _read(self) -> tuple[Identity, int] | None:
+        try:
+            data, stat = await self._session.read(self._nodes.identity)
+        except NoNodeError:
+            return None
+        return msgspec.json.decode(data, type=Identity), stat.version
+
+
+def _encoded(ours: Identity) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(ours, root=secrets.token_hex(8)))
+
+
+class Leases:
+    """The leases below one root, over one link."""
+
+    def __init__(self, session: Session, nodes: Nodes, checks: Checks) -> None:
+        self._session = session
+        self._nodes = nodes
+        self._checks = checks
+
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
+        """As `Coordination.claim`."""
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
+        for _ in range(ATTEMPTS):
+            self._checks.may_act(candidate)
+            count = await self._checks.version(term)
+            present = await self._read(node)
+            if present is not None:
+                data, stat = present
+                ours = decode_holder(lease, data) == candidate
+                if not ours or stat.ephemeralOwner == self._session.session_id:
+                    await self._checks.confirm_current(candidate)
+                    return ours
+            # a node of ours from an earlier session: it would vanish with that session
+            outlived = () if present is None else (drop(node),)
+            try:
+                await self._session.commit(
+                    self._checks.is_current(candidate),
+                    put(term, b"", count),
+                    *outlived,
+                    make(node, encode_holder(candidate), ephemeral=True),
+                )
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(candidate) from None
+                continue
+            return True
+        return False
+
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
+        """As `Coordination.vacate`."""
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
+        for _ in range(ATTEMPTS):
+            counted = await self._session.stat(term)
+            present = await self._read(node)
+            if counted is None or present is None or decode_holder(lease, present[0]) != holder:
+                return
+            with suppress(Refused):
+                await self._session.commit(check(term, counted.version), drop(node))
+                return
+        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for lease {lease} of {holder}: try again")
+
+    async def _read(self, node: str) -> tuple[bytes, ZnodeStat] | None:
+        with suppress(NoNodeError):
+            return await self._session.read(node)
+        return None
+
 
 RAISES_AT_ONCE = 500
 MAX_DATA_BYTES = 256 * 1024
