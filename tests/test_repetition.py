@@ -21,7 +21,7 @@ from loadmanager_api.access.rules import RULES
 from tests.repetition import complaint
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("statechannel", "loadmanager", "api")
+PACKAGES = ("statechannel", "loadmanager", "api", "tests/simulator")
 FLAGS_AT = {
     **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 2),
     **dict.fromkeys(("sub", "subn"), 4),

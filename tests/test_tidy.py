@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.xdist_group("style")
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("statechannel", "loadmanager", "api")
+PACKAGES = ("statechannel", "loadmanager", "api", "tests/simulator")
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 

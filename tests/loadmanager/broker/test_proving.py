@@ -10,13 +10,13 @@ import pytest
 
 from loadmanager.broker.proving import LOOK_S, Prover
 from loadmanager.cluster.clocks import ProofClock
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.network import Latency
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.law.record import BrokerId
 from statechannel.runtime.proofs import Proofs
 from tests.loadmanager.small_world import replica, virtually
+from tests.simulator.network import Latency
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 V = 2.0
 

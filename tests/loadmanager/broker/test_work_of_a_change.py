@@ -13,7 +13,6 @@ from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies import patterns as module
 from loadmanager.model.policies.patterns import Pattern, any_of, matching_brokers, try_names
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.placement import Roster
 from loadmanager_api.presenting import bundles_after
 from statechannel.errors import InvariantError
@@ -28,6 +27,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 from tests.loadmanager.broker.test_placing import placing
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
+from tests.simulator.world import World
 
 BROKERS = [BrokerId(f"broker-{number:04d}:1", 1) for number in range(1_000)]
 BIG = 65_536

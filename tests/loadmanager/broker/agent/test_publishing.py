@@ -8,12 +8,12 @@ from typing import Any
 
 from loadmanager.broker.agent import TURNS, Publisher
 from loadmanager.broker.agent_core import Publish
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 
 
 async def vacated(_: Bundle) -> bool:

@@ -26,9 +26,9 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.policies.validation import Known
 from loadmanager.settings import Settings
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.small_world import process, virtually
+from tests.simulator.world import World
 
 BUNDLE = Bundle("shop/x", 0, (1 << 32) - 1)
 KNOWN = Known(("a:1", "b:1"), ("shop/x",), lambda _: (BUNDLE,), Settings())

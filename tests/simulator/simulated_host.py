@@ -1,8 +1,11 @@
-"""The service that a simulated broker hosts: hooks that take time, raise, or hang, as its behaviour says.
+"""The service that a simulated broker hosts, and its storage: hooks take time, raise or hang, as its behaviour says.
 
 It notes what it holds, so that a run can check two things: nothing is served that the host has not acquired, and the
 contract of `loadmanager.model.host` is kept, that is, no two hooks of one bundle run at once, except `abandon` over a
 hook that hangs.
+
+The storage has one counter per cell of the ring, guarded by fencing tokens. It keeps tokens by place, never by bundle
+name, so a split loses none. No call takes time: what a broker does in one callback happens at one instant.
 """
 
 from __future__ import annotations
@@ -10,14 +13,69 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from random import Random
 
 import msgspec
 
 from loadmanager.model.host import BundleLoad, Destination
-from loadmanager.simulation.storage import CELL_SIZE, Storage, cells_of
-from statechannel.law.bundle import Bundle
+from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token
+
+CELLS = 32
+"""Bundles of a simulated run begin and end at multiples of 1/CELLS of the ring."""
+
+CELL_SIZE = (FULL_UPPER + 1) // CELLS
+
+
+class StaleToken(Exception):
+    """The storage has seen a newer token for this place."""
+
+
+def cells_of(bundle: Bundle) -> range:
+    """The cells that a bundle covers."""
+    return range(bundle.lo // CELL_SIZE, (bundle.hi - 1) // CELL_SIZE + 1)
+
+
+@lru_cache
+def topic_in(namespace: str, cell: int) -> Key:
+    """A topic that falls into a cell of a namespace."""
+    number = 0
+    while (topic := Key.parse(f"{namespace}/topic-{number}")).position // CELL_SIZE != cell:
+        number += 1
+    return topic
+
+
+class Storage:
+    """Counters that refuse a token older than one they have seen."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[tuple[str, int], Token] = {}
+        self.counters: dict[tuple[str, int], int] = {}
+        self.refused = 0
+
+    def raise_tokens(self, bundle: Bundle, token: Token) -> None:
+        """Take the token for the whole bundle. Raises StaleToken and then changes nothing."""
+        places = [(bundle.namespace, cell) for cell in cells_of(bundle)]
+        for place in places:
+            self._check(place, token)
+        for place in places:
+            self._tokens[place] = token
+
+    def increment(self, namespace: str, cell: int, token: Token) -> int:
+        """Add one. Raises StaleToken."""
+        place = (namespace, cell)
+        self._check(place, token)
+        self._tokens[place] = token
+        self.counters[place] = self.counters.get(place, FULL_LOWER) + 1
+        return self.counters[place]
+
+    def _check(self, place: tuple[str, int], token: Token) -> None:
+        known = self._tokens.get(place)
+        if known is not None and token < known:
+            self.refused += 1
+            raise StaleToken(f"{place[0]} cell {place[1]}: token {token} is older than {known}")
+
 
 FOREVER_S = 1e6
 
@@ -62,7 +120,7 @@ class SimulatedHost:
             await self._take_time()
             self.held[bundle] = token
 
-    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002 # the port's
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # the port's
         async with self._hook("release", bundle):
             await self._take_time()
             token = self.held.pop(bundle, None)

@@ -22,18 +22,17 @@ import msgspec
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
 from loadmanager.leader.rebalancing.rounds import Round
-from loadmanager.simulation.append_audit import AppendAudit
-from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Cluster, Life
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.snapshot_audit import SnapshotAudit
-from loadmanager.simulation.storage import CELLS, StaleToken, cells_of
-from loadmanager.simulation.world import World
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
+from tests.simulator.audits import AppendAudit, SnapshotAudit
+from tests.simulator.cluster import PARTITIONS, SETTINGS, Cluster, Life
+from tests.simulator.loop import Process
+from tests.simulator.simulated_host import CELLS, StaleToken, cells_of
+from tests.simulator.world import World
 
 _DECISION = re.compile(r"\d+\.\d+")
 

@@ -21,13 +21,12 @@ from loadmanager.cluster.suspicion import Answer
 from loadmanager.model.load import Figures
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.log_server import LOG_SERVER
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.simulated_host import SimulatedHost
-from loadmanager.simulation.storage import Storage
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, ForeignRoot, LogUnavailable, NameTaken
+from tests.simulator.loop import Process
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_host import SimulatedHost, Storage
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 T = TypeVar("T")
 

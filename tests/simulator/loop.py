@@ -1,30 +1,249 @@
-"""A deterministic asyncio event loop on virtual time: no selector, no thread, no clock.
+"""A deterministic asyncio event loop on virtual time, and the processes on it: no selector, no thread, no clock.
 
-It decides what runs next and what time it is: ready callbacks first-in first-out, then the earliest timer by (time,
-sequence), to which virtual time jumps. Every callback belongs to the process in whose context it was scheduled;
+The loop decides what runs next and what time it is: ready callbacks first-in first-out, then the earliest timer by
+(time, sequence), to which virtual time jumps. Every callback belongs to the process in whose context it was scheduled;
 callbacks of a paused process wait, those of a dead one are dropped. Callbacks take no virtual time.
 
 A run depends on its inputs alone if the code on it keeps three rules: take randomness from a seeded `random.Random`,
 take time from `loop.time()`, and never depend on the order of a set or on an `id()` (string hashes differ between runs;
 dictionaries keep insertion order and are fine). Tasks are held until done, so garbage collection decides nothing, with
 one exception: when an async generator is closed that was dropped without `aclose()`.
+
+A process has tasks and a clock, and stops in several ways. A context variable says which process runs, so everything
+that a process spawns belongs to it automatically.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
-from contextvars import Context, copy_context
-from typing import Any, NoReturn, TypeVar
+from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
+from math import ceil
+from typing import Any, NoReturn, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from loadmanager.simulation.process import NS, Process, current_process
-from loadmanager.simulation.timers import ScheduledCall, Timers
+_COMPACT_ABOVE = 512
 
+
+class ScheduledCall(asyncio.TimerHandle):
+    """A callback that is ready or due at a time: the virtual loop's handle, without asyncio's debugging data."""
+
+    __slots__ = ("args", "callback", "context", "due_s", "process", "timers")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, process: Process
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = context
+        self.process = process
+        self.due_s = 0.0
+        self.timers: Timers | None = None
+
+    def cancel(self) -> None:
+        if self.callback is not None:
+            self.callback, self.args = None, ()
+            if self.timers is not None:
+                self.timers.one_was_cancelled()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.due_s
+
+    def __repr__(self) -> str:
+        return f"<ScheduledCall {self.callback} of {self.process.name}>"
+
+
+class Timers:
+    """Timers in order of true time, and of their setting where times are equal."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, ScheduledCall]] = []
+        self._sequence = 0
+        self._cancelled = 0
+
+    def push(self, due_ns: int, call: ScheduledCall) -> None:
+        call.timers = self
+        self._sequence += 1
+        heappush(self._heap, (due_ns, self._sequence, call))
+
+    def pop_next_instant(self, ready: deque[ScheduledCall]) -> int | None:
+        """Move the calls of the earliest instant to `ready`; that instant in ns, None if no timer is set."""
+        heap = self._heap
+        if not heap:
+            return None
+        due_ns = heap[0][0]
+        while heap and heap[0][0] == due_ns:
+            call = heappop(heap)[2]
+            call.timers = None
+            if call.callback is None:
+                self._cancelled -= 1
+            else:
+                ready.append(call)
+        return due_ns
+
+    def one_was_cancelled(self) -> None:
+        """Count it, and drop the cancelled ones once they are the majority."""
+        self._cancelled += 1
+        if self._cancelled > _COMPACT_ABOVE and 2 * self._cancelled > len(self._heap):
+            self._heap = [timer for timer in self._heap if timer[2].callback is not None]
+            heapify(self._heap)
+            self._cancelled = 0
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._cancelled = 0
+
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+NS = 1_000_000_000
+_SWEEP_FLOOR = 256
+_CLOSING_ATTEMPTS = 100
+
+current_process: ContextVar[Process] = ContextVar("current_process")
+"""The process whose code runs; unset outside every process (the driver, the servers, the network)."""
+
+
+class Process:
+    """One life of one simulated process.
+
+    `drift` is how much faster its clock runs than true time (0.02: 2 % fast); `offset_s` what it shows when it starts.
+    A process never comes back to life: a restart is a new `Process`, usually of the same name.
+    """
+
+    def __init__(self, loop: VirtualLoop, name: str, *, drift: float = 0.0, offset_s: float = 0.0) -> None:
+        self.name = name
+        self.running = True
+        self.dead = False
+        self.failure: BaseException | None = None
+        self.deferred: list[ScheduledCall] = []
+        self.loop = loop
+        self._base_ns = loop.now_ns
+        self._base_local_s = offset_s
+        self._rate = 1.0 + drift
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sweep_at = _SWEEP_FLOOR
+        self._spawned = 0
+        self._on_death: list[Callable[[], None]] = []
+        self._context = Context()
+        self._context.run(current_process.set, self)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name} {'dead' if self.dead else 'running' if self.running else 'paused'}>"
+
+    # --- running code in it
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` at once as this process, and return what it returns."""
+        return self._context.copy().run(function, *args, **kwargs)
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> asyncio.Task[object]:
+        """Run `main()` as this process's main task. When it ends the process ends; `failure` is what it raised."""
+        task = self.run(lambda: self.loop.create_task(main(), name=f"{self.name}.main"))
+        task.add_done_callback(self._main_ended, context=Context())
+        return task
+
+    def on_death(self, react: Callable[[], None]) -> None:
+        """Call `react` (outside of the process) when it dies, however it dies."""
+        self._on_death.append(react)
+
+    # --- faults
+    def crash(self) -> None:
+        """As by SIGKILL: none of its code ever runs again, no clean-up code either. Idempotent."""
+        if self.dead:
+            return
+        self.dead, self.running = True, False
+        self.deferred.clear()
+        for react in self._on_death:
+            react()
+
+    def pause(self) -> None:
+        """As by SIGSTOP: due callbacks are deferred until `resume`; its clock runs on. Idempotent."""
+        if not self.dead:
+            self.running = False
+
+    def resume(self) -> None:
+        """Run on; deferred callbacks run now, in the order in which they fell due. Idempotent."""
+        if self.dead or self.running:
+            return
+        self.running = True
+        deferred, self.deferred = self.deferred, []
+        self.loop.requeue(deferred)
+
+    # --- its clock
+    def local_s(self, true_ns: int) -> float:
+        """What its monotonic clock shows at a true time."""
+        return self._base_local_s + (true_ns - self._base_ns) * self._rate / NS
+
+    def true_ns(self, local_s: float) -> int:
+        """The first nanosecond of true time at which its clock shows at least `local_s`."""
+        due = self._base_ns + ceil((local_s - self._base_local_s) / self._rate * NS)
+        while self.local_s(due) < local_s:
+            due += 1
+        return due
+
+    def set_drift(self, drift: float) -> None:
+        """From now on its clock runs `1 + drift` times as fast; timers that are already set keep their true time."""
+        self._base_local_s, self._base_ns = self.local_s(self.loop.now_ns), self.loop.now_ns
+        self._rate = 1.0 + drift
+
+    # --- its tasks
+    def name_next_task(self) -> str:
+        """A name for a task that has none: deterministic, unlike asyncio's process-wide counter."""
+        self._spawned += 1
+        return f"{self.name}.{self._spawned}"
+
+    def hold(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task alive until it is done, so that the garbage collector never decides what runs."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._sweep_at:
+            self._tasks = [held for held in self._tasks if not held.done()]
+            self._sweep_at = max(_SWEEP_FLOOR, 2 * len(self._tasks))
+
+    def unseen_failures(self) -> list[BaseException]:
+        """Exceptions of its tasks that nobody has retrieved."""
+        return [
+            failure
+            for task in self._tasks
+            if task.done() and task._log_traceback and (failure := task.exception())  # type: ignore[attr-defined]
+        ]
+
+    def bury(self) -> None:
+        """Drop everything silently. The simulation is over: clean-up code that runs now reaches nothing."""
+        self.crash()
+        while self._tasks:
+            task = self._tasks.pop()
+            if not task.done():
+                self.run(_close_silently, task)
+
+    def _main_ended(self, main: asyncio.Task[object]) -> None:
+        self.failure = None if main.cancelled() else main.exception()
+        self.crash()
+
+
+class _Over(BaseException):
+    """Thrown into coroutines that still wait when the simulation is over.
+
+    Not GeneratorExit: where clean-up code of an inner coroutine awaits, closing would end only the outer one.
+    """
+
+
+def _close_silently(task: asyncio.Task[Any]) -> None:
+    """Finish a pending task's coroutine, whatever its clean-up code awaits or raises, so that nothing is logged."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined] # asyncio's own switch for this
+    coroutine = task.get_coro()
+    with contextlib.suppress(BaseException):
+        for _ in range(_CLOSING_ATTEMPTS):  # each attempt gets past one `await` in a `finally`
+            coroutine.throw(_Over())  # type: ignore[union-attr] # None only for eager tasks, never pending here
+
 
 DEFAULT_INSTANT_LIMIT = 500_000
 """After so many callbacks at one instant of virtual time the loop reports a runaway."""
@@ -155,8 +374,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("this loop is closed or already running")
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_begins, finalizer=self._asyncgen_dropped)
-        outer = events._get_running_loop()  # noqa: SLF001 # what asyncio offers to loops of others' making
-        events._set_running_loop(self)  # noqa: SLF001
+        outer = events._get_running_loop()  # what asyncio offers to loops of others' making
+        events._set_running_loop(self)
         self._running, self._stopping = True, False
         try:
             while not self._stopping:
@@ -165,7 +384,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 self._run_instant()
         finally:
             self._running = False
-            events._set_running_loop(outer)  # noqa: SLF001
+            events._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -227,8 +446,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """End the simulation: every process dies, and its pending work is dropped silently. Idempotent."""
         if self._closed:
             return
-        outer = events._get_running_loop()  # noqa: SLF001
-        events._set_running_loop(self)  # noqa: SLF001 # so that what still runs finds no other loop to act on
+        outer = events._get_running_loop()
+        events._set_running_loop(self)  # so that what still runs finds no other loop to act on
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_begins, finalizer=self._asyncgen_dropped)
         try:
@@ -237,7 +456,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             for process in self._processes:
                 process.bury()
         finally:
-            events._set_running_loop(outer)  # noqa: SLF001
+            events._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
         self._closed = True
         self._ready.clear()

@@ -1,4 +1,4 @@
-"""`python -m loadmanager.simulation`: runs simulated clusters from seeds, and prints the history of a failed one."""
+"""`python -m tests.simulator`: runs simulated clusters from seeds, and prints the history of a failed one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from loadmanager.simulation.many import run_seeds
-from loadmanager.simulation.run import FAULT_PHASE_S, Report
+from tests.simulator.run import FAULT_PHASE_S, Report, run_seeds
 
 
 @click.command()
@@ -46,11 +45,11 @@ def sim(seed: int, count: int, seconds: float, jobs: int | None, lines: int) -> 
         for line in failed[0].history[-lines:]:
             click.echo(line)
         click.echo(f"\nVIOLATION: {failed[0].violation}")
-        click.echo(f"Run it again: python -m loadmanager.simulation --seed {failed[0].seed} --seconds {seconds:g}")
+        click.echo(f"Run it again: python -m tests.simulator --seed {failed[0].seed} --seconds {seconds:g}")
     click.echo(f"{count - len(failed)} of {count} seeds passed")
     if failed:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    sim(prog_name="python -m loadmanager.simulation")
+    sim(prog_name="python -m tests.simulator")
