@@ -51,23 +51,86 @@ _log = logging.getLogger("loadmanager")
 T = TypeVar("T")
 
 
-def embed(
-    host: BundleHost | None,
-    settings: Settings | None,
-    urls: Mapping[str, str] | None,
-    endpoint: Endpoint | bool | None,
-    bind: str | None,
-    more: Given,
-) -> Control:
-    """The control thread, not started, for the arguments of a `Broker`. Raises TypeError, Invalid."""
-    if settings is None:
-        settings = settings_of(more)
-    elif more:
-        raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
-    stateless = StatelessHost()
-    control = Control(host or stateless, settings, urls or {}, _endpoint(endpoint), bind or settings.advertised)
-    stateless.control = control
-    return control
+class Embedded:
+    """What both brokers in a service have: their control thread, and all that any thread may ask without waiting."""
+
+    def __init__(
+        self,
+        host: BundleHost | None = None,
+        settings: Settings | None = None,
+        *,
+        urls: Mapping[str, str] | None = None,
+        endpoint: Endpoint | bool | None = None,
+        bind: str | None = None,
+        **more: Unpack[Given],
+    ) -> None:
+        """Start nothing yet. Raises TypeError, Invalid."""
+        if settings is None:
+            settings = settings_of(more)
+        elif more:
+            raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
+        stateless = StatelessHost()
+        self._control = Control(
+            host or stateless, settings, urls or {}, _endpoint(endpoint), bind or settings.advertised
+        )
+        stateless.control = self._control
+
+    def serving(self, bundle: Bundle) -> bool:
+        """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
+        serving = self._control.serving
+        return serving is not None and serving.serving(bundle)
+
+    def claim(self, topic: str) -> Claim | None:
+        """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
+        serving = self._control.serving
+        return None if serving is None else serving.claim_topic(parse_key(topic))
+
+    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S, *, cluster: str | None = None) -> Admission:
+        """`[async] with broker.admit(topic) as claim:` around a request: we serve it, and count it until it ends.
+
+        A request waits for at most `timeout_s` while its bundle is on its way here. Raises Moved (ask there),
+        NotServing (try later), NotFound (no such namespace), InvalidName.
+        `cluster` is the request's header `Loadmanager-Cluster`: a request for another cluster raises AnotherCluster, a
+        NotServing.
+        """
+        return Admission(self.gate, topic, timeout_s, cluster)
+
+    @property
+    def name(self) -> str:
+        """The advertised `host:port`, with the actual port if it was given as 0."""
+        return self._control.settings.advertised
+
+    @property
+    def node(self) -> Node:
+        """The node behind it; belongs to the control loop (`ask`), except `serving` and reading the table."""
+        return self._control.node
+
+    @property
+    def gate(self) -> Gate:
+        """The gate behind `admit` and `quiesce`."""
+        return self._control.gate
+
+    def _locating(self, topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:
+        parsed = parse_key(topic)
+        return lambda node: node.current.lookup.locate(
+            parsed, node.settings.lookup_timeout_s if timeout_s is None else timeout_s
+        )
+
+    def _draining(self, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, DrainProgress]]:
+        return lambda node: node.drain(node.settings.drain_timeout_s if timeout_s is None else timeout_s)
+
+    def _ensuring(self, namespace: str, bundles: int | None) -> Callable[[Node], Coroutine[Any, Any, None]]:
+        async def ensure(node: Node) -> None:
+            known = node.channel.table.namespace(namespace)
+            if known is not None and known.exists:
+                return
+            try:
+                count = node.settings.namespace_default_bundles if bundles is None else bundles
+                await node.current.operations.create_namespace(namespace, even_boundaries(count))
+            except Conflict:
+                return  # another process created it at the same moment
+
+        return ensure
 
 
 def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
@@ -80,36 +143,7 @@ def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
     return installed_endpoint() if endpoint is True else closed_endpoint if endpoint is False else endpoint
 
 
-def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:
-    """Look a key up; the default time-out is the setting's."""
-    parsed = parse_key(topic)
-    return lambda node: node.current.lookup.locate(
-        parsed, node.settings.lookup_timeout_s if timeout_s is None else timeout_s
-    )
-
-
-def draining(timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, DrainProgress]]:
-    """Move all bundles away; the default time-out is the setting's."""
-    return lambda node: node.drain(node.settings.drain_timeout_s if timeout_s is None else timeout_s)
-
-
-def ensuring(namespace: str, bundles: int | None) -> Callable[[Node], Coroutine[Any, Any, None]]:
-    """Create a namespace unless it exists; the default number of bundles is `namespace_default_bundles`."""
-
-    async def ensure(node: Node) -> None:
-        known = node.channel.table.namespace(namespace)
-        if known is not None and known.exists:
-            return
-        try:
-            count = node.settings.namespace_default_bundles if bundles is None else bundles
-            await node.current.operations.create_namespace(namespace, even_boundaries(count))
-        except Conflict:
-            return  # another process created it at the same moment
-
-    return ensure
-
-
-class Broker:
+class Broker(Embedded):
     """A broker inside an asyncio service. `async with`, or `await start()` and `await stop()`, on the service's loop.
 
     `host` gets the hooks when bundles come and go; a service without state needs none. Give `settings`, or settings by
@@ -119,18 +153,6 @@ class Broker:
     `endpoint=None` opens the admin interface if it is installed, else only an empty port, as `endpoint=False` does;
     `endpoint=True` requires it.
     """
-
-    def __init__(
-        self,
-        host: BundleHost | None = None,
-        settings: Settings | None = None,
-        *,
-        urls: Mapping[str, str] | None = None,
-        endpoint: Endpoint | bool | None = None,
-        bind: str | None = None,
-        **more: Unpack[Given],
-    ) -> None:
-        self._control = embed(host, settings, urls, endpoint, bind, more)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -180,27 +202,7 @@ class Broker:
                 ready()
             await self.ended()
 
-    # --- the data path
-
-    def serving(self, bundle: Bundle) -> bool:
-        """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
-        serving = self._control.serving
-        return serving is not None and serving.serving(bundle)
-
-    def claim(self, topic: str) -> Claim | None:
-        """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
-        serving = self._control.serving
-        return None if serving is None else serving.claim_topic(parse_key(topic))
-
-    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S, *, cluster: str | None = None) -> Admission:
-        """`async with broker.admit(topic) as claim:` around a request: we serve it, and count it until it ends.
-
-        A request waits for at most `timeout_s` while its bundle is on its way here. Raises Moved (ask there),
-        NotServing (try later), NotFound (no such namespace), InvalidName.
-        `cluster` is the request's header `Loadmanager-Cluster`: a request for another cluster raises AnotherCluster, a
-        NotServing.
-        """
-        return Admission(self.gate, topic, timeout_s, cluster)
+    # --- requests in progress
 
     async def left(self, claim: Claim) -> Moved | NotServing:
         """For long connections: wait until the bundle of an admitted claim leaves; returns where the client should go.
@@ -222,15 +224,15 @@ class Broker:
 
     async def locate(self, topic: str, timeout_s: float | None = None) -> Located:
         """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
-        return await self.ask(locating(topic, timeout_s))
+        return await self.ask(self._locating(topic, timeout_s))
 
     async def drain(self, timeout_s: float | None = None) -> DrainProgress:
         """Take no more bundles and move all away; returns the progress when done, or after `timeout_s`."""
-        return await self.ask(draining(timeout_s))
+        return await self.ask(self._draining(timeout_s))
 
     async def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
         """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
-        await self.ask(ensuring(namespace, bundles))
+        await self.ask(self._ensuring(namespace, bundles))
 
     async def transfer(self, bundle: Bundle, destination: str) -> None:
         """Move the bundle to the broker of that name. Raises as `Operations.transfer`."""
@@ -240,26 +242,11 @@ class Broker:
         """Run `work(node)` on the control loop; returns its result. For all that this facade does not offer."""
         return await asyncio.wrap_future(self._control.ask(work))
 
-    @property
-    def name(self) -> str:
-        """The advertised `host:port`, with the actual port if it was given as 0."""
-        return self._control.settings.advertised
-
-    @property
-    def node(self) -> Node:
-        """The node behind it; belongs to the control loop (`ask`), except `serving` and reading the table."""
-        return self._control.node
-
-    @property
-    def gate(self) -> Gate:
-        """The gate behind `admit` and `quiesce`."""
-        return self._control.gate
-
 
 HEEDED_WITHIN_S = 0.25
 
 
-class SyncBroker:
+class SyncBroker(Embedded):
     """A broker inside a service of threads: as `Broker`, with plain functions. All hooks of the host must be plain."""
 
     def __init__(
@@ -278,7 +265,7 @@ class SyncBroker:
             hook = getattr(host, name, None)
             if iscoroutinefunction(hook):
                 raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")
-        self._control = embed(host, settings, urls, endpoint, bind, more)
+        super().__init__(host, settings, urls=urls, endpoint=endpoint, bind=bind, **more)
 
     def __enter__(self) -> Self:
         self.start()
@@ -316,26 +303,12 @@ class SyncBroker:
                 pass
             self._control.ended.result()
 
-    def serving(self, bundle: Bundle) -> bool:
-        """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
-        serving = self._control.serving
-        return serving is not None and serving.serving(bundle)
-
-    def claim(self, topic: str) -> Claim | None:
-        """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
-        serving = self._control.serving
-        return None if serving is None else serving.claim_topic(parse_key(topic))
-
-    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S, *, cluster: str | None = None) -> Admission:
-        """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""
-        return Admission(self._control.gate, topic, timeout_s, cluster)
-
     def left(self, claim: Claim, timeout_s: float | None = None) -> Moved | NotServing | None:
         """For long connections: block until the bundle of an admitted claim leaves; returns where the client should go.
 
         None if it has not left within `timeout_s`. See `Broker.left`.
         """
-        return self._control.gate.left_blocking(claim, timeout_s)
+        return self.gate.left_blocking(claim, timeout_s)
 
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: block until no admitted request of the bundle is in progress; whether none is.
@@ -344,19 +317,19 @@ class SyncBroker:
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s
-        return self._control.gate.quiesce_blocking(bundle, timeout_s)
+        return self.gate.quiesce_blocking(bundle, timeout_s)
 
     def locate(self, topic: str, timeout_s: float | None = None) -> Located:
         """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
-        return self.ask(locating(topic, timeout_s))
+        return self.ask(self._locating(topic, timeout_s))
 
     def drain(self, timeout_s: float | None = None) -> DrainProgress:
         """Take no more bundles and move all away; returns the progress when done, or after `timeout_s`."""
-        return self.ask(draining(timeout_s))
+        return self.ask(self._draining(timeout_s))
 
     def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
         """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
-        self.ask(ensuring(namespace, bundles))
+        self.ask(self._ensuring(namespace, bundles))
 
     def transfer(self, bundle: Bundle, destination: str) -> None:
         """Move the bundle to the broker of that name. Raises as `Operations.transfer`."""
@@ -365,16 +338,6 @@ class SyncBroker:
     def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
         """Run `work(node)` on the control loop; returns its result. For all that this facade does not offer."""
         return self._control.ask(work).result()
-
-    @property
-    def name(self) -> str:
-        """The advertised `host:port`, with the actual port if it was given as 0."""
-        return self._control.settings.advertised
-
-    @property
-    def node(self) -> Node:
-        """The node behind it; belongs to the control loop (`ask`), except `serving` and reading the table."""
-        return self._control.node
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
