@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from structlog.contextvars import bind_contextvars
@@ -50,7 +50,6 @@ from loadmanager.errors import Conflict
 from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.plans.store import PlanStore
-from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.quarantine.keeper import Keeper, Processes, collect_evidence
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
@@ -139,113 +138,51 @@ REST_TIMES_KEPT = 4
 """Planned moves matter for this many rest times."""
 
 
-class IncarnationDependencies(Protocol):
-    """What an incarnation uses but does not own: the parts of the process that outlive it. `Node` implements it."""
-
-    live: LiveSettings
-    host: BundleHost
-    runner: HostRunner
-    world: Dependencies
-    channel: Channel
-    proof_clock: ProofClock
-    time: AgreedTime
-    membership: Membership
-    fitness: Fitness
-    views: Views
-    policies: PolicyStore
-    quarantine: Quarantine
-    processes: Processes
-    plans: PlanStore
-    decisions: DecisionLog
-    agreeing: Agreeing
-    seen: Observations
-
-    @property
-    def settings(self) -> Settings:
-        """The present settings: ask again whenever one is needed."""
-        ...
-
-    def peers(self) -> dict[str, Peer]:
-        """Registered brokers by name."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Keep and log a text for people."""
-        ...
-
-    async def tell_behind(self, me: BrokerId) -> None:
-        """Tell the other brokers that this incarnation cannot read the log."""
-        ...
-
-
 class Incarnation:
     """The services of `me`, wired to the channel, views and membership of the process."""
 
-    def __init__(self, me: BrokerId, deps: IncarnationDependencies, proofs: Proofs, serving: Serving) -> None:
+    def __init__(self, me: BrokerId, deps: Node, proofs: Proofs, serving: Serving) -> None:
         self.me = me
         self._deps = deps
         self._proofs = proofs
         self._over = asyncio.Event()
         self._seen = asyncio.Event()
+        settings, world, table = deps.settings, deps.world, deps.channel.table
         self.splitting = Splitting(me, deps, lambda: self.load, self._ask_keys)
-        self.placing = self._make_placing()
-        self.lookup = self._make_lookup()
-        self.operations = self._make_operations()
-        self.drain = Drain(me, deps.channel, self.placing)
-        self.agent = self._make_agent(serving)
-        self._history = MoveHistory(deps.channel.table, _memory_s(deps.settings))
-        self.rebalancer = self._make_rebalancer()
-        self.leader = self._make_leader()
-        deps.seen.leading = lambda: self.leader.leading is not None
-        self.load = self._make_load()
-        self.channel_owner = self._make_channel_owner()
-        self.prover = self._make_prover()
-        self._suspicion = self._make_suspicion()
-
-    def _make_placing(self) -> Placing:
-        deps = self._deps
-        placement = SwitchedPlacement(lambda: deps.settings)
-        return Placing(
-            self.me,
-            deps.channel.table,
+        self.placing = Placing(
+            me,
+            table,
             deps.membership,
             deps.views,
-            placement,
+            SwitchedPlacement(lambda: deps.settings),
             deps.policies.current,
             lambda: deps.settings,
             self._is_drawn,
             lambda: [each.bundle for each in deps.quarantine.rows()],
             deps.fitness,
         )
-
-    def _make_lookup(self) -> Lookup:
-        deps, placing = self._deps, self.placing
-        return Lookup(
-            self.me,
+        self.lookup = Lookup(
+            me,
             deps.channel,
             deps.membership,
-            placing.place_all,
-            deps.world.clock_s,
-            placing.quarantine,
-            placing.why_nowhere,
-            placing.look,
-            placing.cause,
+            self.placing.place_all,
+            world.clock_s,
+            self.placing.quarantine,
+            self.placing.why_nowhere,
+            self.placing.look,
+            self.placing.cause,
         )
-
-    def _make_operations(self) -> Operations:
-        deps, timeout_s = self._deps, self._deps.settings.in_flight_timeout_s
-        clock_s, forbids = deps.world.clock_s, self.placing.forbids
-        return Operations(self.me, deps.channel, deps.membership, clock_s, timeout_s, forbids)
-
-    def _make_agent(self, serving: Serving) -> Agent:
-        deps, timeouts = self._deps, _hook_timeouts(self._deps.settings)
-        return Agent(
-            self.me,
+        self.operations = Operations(
+            me, deps.channel, deps.membership, world.clock_s, settings.in_flight_timeout_s, self.placing.forbids
+        )
+        self.drain = Drain(me, deps.channel, self.placing)
+        self.agent = Agent(
+            me,
             deps.channel,
             serving,
             deps.host,
             deps.runner,
-            timeouts,
+            _hook_timeouts(settings),
             self._destination,
             deps.note,
             lambda bundle: self.load.loads.get(bundle, BundleLoad()),
@@ -253,128 +190,57 @@ class Incarnation:
             deps.seen.hook_ended,
             deps.seen.fields_of_hook,
         )
-
-    def _make_prover(self) -> Prover:
-        deps, table = self._deps, self._deps.channel.table
-        return Prover(
-            self.me,
-            deps.world.coordination,
-            deps.channel,
-            self._proofs,
-            deps.proof_clock,
-            lambda: table.partitions_held_by(self.me),
-            self.fence,
-            self.agent.lapsed,
-            self.agent.renewed,
-            deps.note,
-        )
-
-    def _make_rebalancer(self) -> Rebalancer:
-        deps = self._deps
-        deciding = Deciding(
-            deps.channel.table,
-            deps.membership,
-            deps.views,
-            self._history,
-            lambda: deps.settings,
-            deps.policies.current,
-            deps.world.wall_ms,
-            deps.world.run_blocking,
-            self.placing.forbids,
-            deps.fitness,
-        )
-        return Rebalancer(
-            deciding,
+        self._history = MoveHistory(table, _memory_s(settings))
+        self.rebalancer = Rebalancer(
+            Deciding(
+                table,
+                deps.membership,
+                deps.views,
+                self._history,
+                lambda: deps.settings,
+                deps.policies.current,
+                world.wall_ms,
+                world.run_blocking,
+                self.placing.forbids,
+                deps.fitness,
+            ),
             deps.views,
             deps.plans,
             deps.decisions,
-            deps.world.clock_s,
+            world.clock_s,
             deps.note,
             self._decided,
             deps.seen.fields_of_round,
         )
-
-    def _decided(self, done: Round, took_s: float) -> None:
-        decision = done.decision
-        if decision.moves:
-            about = {"loadmanager.moves": len(decision.moves), "loadmanager.reason": decision.reason}
-            self._deps.seen.round_ended(done.id, took_s, about | {"loadmanager.leader": self.me.name})
-
-    def _make_leader(self) -> Leader:
-        deps = self._deps
-        return Leader(
-            self.me,
+        self.leader = Leader(
+            me,
             deps.channel,
-            deps.world.coordination,
+            world.coordination,
             deps.membership,
-            _term_settings(deps.settings),
+            _term_settings(settings),
             self.placing,
-            deps.world.clock_s,
+            world.clock_s,
             deps.note,
             self._rebalance,
             deps.agreeing.root,
-            lambda: deps.tell_behind(self.me),
+            lambda: deps.tell_behind(me),
             lambda: tuple(name for name, each in deps.policies.current().namespaces.items() if each.eager),
         )
-
-    async def _rebalance(self, term: Term) -> None:
-        """A leader's further work while a term lasts: rebalancing, advice, splits, quarantine."""
-        with self._deps.views.bundles.need():
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.rebalancer.rebalance(term))
-                tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
-                tasks.create_task(self.splitting.tending(self.rebalancer.deciding).tend(term))
-                tasks.create_task(self._make_keeper().keep(term))
-
-    def _make_keeper(self) -> Keeper:
-        deps, splitting = self._deps, self.splitting
-        return Keeper(
-            self.rebalancer.deciding,
-            deps.policies,
-            deps.quarantine,
-            deps.processes,
-            self.placing.draw_unlocked,
-            splitting.ruling,
-            splitting.safe_mode,
-            splitting.journal,
-            deps.note,
-        )
-
-    def _is_drawn(self, bundle: Bundle) -> bool:
-        """Returns True if the bundle goes to a broker drawn at random, because brokers were lost with it."""
-        is_drawn = self._deps.quarantine.is_drawn(bundle)
-        return is_drawn and self.splitting.ruling().settings_of(bundle).quarantine_deaths > 0
-
-    def _make_suspicion(self) -> Suspicion:
-        deps, settings = self._deps, self._deps.settings
-        return Suspicion(
-            self.me,
-            deps.peers,
-            deps.views.suspicions,
-            deps.world.probe,
-            interval_s=settings.probe_interval_s,
-            refusals=settings.probe_refusals,
-        )
-
-    def _make_load(self) -> LoadService:
-        deps = self._deps
-        return LoadService(
-            self.me,
-            deps.settings,
+        deps.seen.leading = lambda: self.leader.leading is not None
+        self.load = LoadService(
+            me,
+            settings,
             host_load=self._host_load,
             held=self._held,
-            sensors=deps.world.sensors,
+            sensors=world.sensors,
             brokers=deps.views.brokers,
             bundles=deps.views.bundles,
-            wall_ms=deps.world.wall_ms,
+            wall_ms=world.wall_ms,
             spread=self.splitting.reshaper.spread,
-            run_blocking=deps.world.run_blocking,
+            run_blocking=world.run_blocking,
         )
-
-    def _make_channel_owner(self) -> ChannelOwner:
-        deps, world = self._deps, self._deps.world
-        return ChannelOwner(
-            self.me,
+        self.channel_owner = ChannelOwner(
+            me,
             OwnerDependencies(
                 deps.channel,
                 world.log,
@@ -388,8 +254,60 @@ class Incarnation:
                 deps.note,
                 world.chunk_bundles,
             ),
-            deps.settings,
+            settings,
         )
+        self.prover = Prover(
+            me,
+            world.coordination,
+            deps.channel,
+            proofs,
+            deps.proof_clock,
+            lambda: table.partitions_held_by(me),
+            self.fence,
+            self.agent.lapsed,
+            self.agent.renewed,
+            deps.note,
+        )
+        self._suspicion = Suspicion(
+            me,
+            deps.peers,
+            deps.views.suspicions,
+            world.probe,
+            interval_s=settings.probe_interval_s,
+            refusals=settings.probe_refusals,
+        )
+
+    def _decided(self, done: Round, took_s: float) -> None:
+        decision = done.decision
+        if decision.moves:
+            about = {"loadmanager.moves": len(decision.moves), "loadmanager.reason": decision.reason}
+            self._deps.seen.round_ended(done.id, took_s, about | {"loadmanager.leader": self.me.name})
+
+    async def _rebalance(self, term: Term) -> None:
+        """A leader's further work while a term lasts: rebalancing, advice, splits, quarantine."""
+        deps, splitting = self._deps, self.splitting
+        quarantine = Keeper(
+            self.rebalancer.deciding,
+            deps.policies,
+            deps.quarantine,
+            deps.processes,
+            self.placing.draw_unlocked,
+            splitting.ruling,
+            splitting.safe_mode,
+            splitting.journal,
+            deps.note,
+        )
+        with deps.views.bundles.need():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.rebalancer.rebalance(term))
+                tasks.create_task(follow_advice(deps, self.rebalancer, self.operations, term))
+                tasks.create_task(splitting.tending(self.rebalancer.deciding).tend(term))
+                tasks.create_task(quarantine.keep(term))
+
+    def _is_drawn(self, bundle: Bundle) -> bool:
+        """Returns True if the bundle goes to a broker drawn at random, because brokers were lost with it."""
+        is_drawn = self._deps.quarantine.is_drawn(bundle)
+        return is_drawn and self.splitting.ruling().settings_of(bundle).quarantine_deaths > 0
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
         """Run until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""

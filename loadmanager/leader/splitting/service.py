@@ -23,7 +23,7 @@ from statechannel.runtime.channel import Channel
 
 
 class SplittingDependencies(Protocol):
-    """The dependencies on the process; see `incarnation.IncarnationDependencies`."""
+    """What it uses of the process: a part of `loadmanager.broker.node.Node`."""
 
     world: Dependencies
     channel: Channel
