@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from loadmanager.broker.wiring import open_log
-from loadmanager.cluster.load_reports import broker_loads
+from loadmanager.cluster.views import broker_loads
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle

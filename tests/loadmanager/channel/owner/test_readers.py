@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loadmanager.cluster import readers
-from loadmanager.cluster.readers import ChannelReader, ReaderRegistry, readers_view, wanted
+from loadmanager.cluster.readers import ChannelReader, ReaderRegistry, wanted
+from loadmanager.cluster.views import readers_view
 from loadmanager.errors import Conflict, Invalid, NotFound
 from statechannel.ports import Payload, TopicSpec
 from statechannel.runtime.view import TableView

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.cluster.load_reports import LoadService, broker_loads, top_bundles
+from loadmanager.cluster.load_reports import LoadService
+from loadmanager.cluster.views import broker_loads, top_bundles
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BrokerLoadData, Figures, TopBundlesLoadData
 from loadmanager.settings import Settings
