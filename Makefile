@@ -82,7 +82,7 @@ bench: dev ## the figures of docs/benchmarks.md, one JSON line each
 	@$(PY) -m bench $(ARGS)
 
 sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000
-	@$(PY) -m loadmanager.simulation --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
+	@$(PY) -m tests.simulator --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
 
 fuzz: dev ## EXAMPLES requests for each route and phase, each time others: make fuzz EXAMPLES=1000; SEED= repeats a run
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) FUZZ_SEED=$(or $(SEED),$(shell date +%s)) \

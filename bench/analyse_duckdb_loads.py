@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.figures import counted
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager.model.load.usage import CAPACITIES, RESOURCES
+from loadmanager.model.load import CAPACITIES, RESOURCES
 from loadmanager.strategies.playground.level import IDLE
 from loadmanager.strategies.splitting.conditions import FILL_AIMED_AT
 

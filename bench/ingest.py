@@ -29,7 +29,7 @@ from loadmanager.history.lake import Lake
 from loadmanager.history.session import Spark, session
 from loadmanager.history.sources import TOPICS, KafkaSource, read
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

@@ -22,15 +22,15 @@ from bench.backends import Carrier, carrier
 from bench.cluster import topics_of_bundles
 from bench.figures import emit, median
 from bench.turns_world import QuickHost
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
 from stack.servers import free_port
 from statechannel.adapters.kafka import log as kafka_log
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Tail
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 
 NAMESPACE = "bench/load"

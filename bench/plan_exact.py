@@ -20,7 +20,7 @@ from bench.figures import emit
 from bench.plan_instances import KINDS, instance
 from bench.plan_optimum import SLACK, Problem
 from loadmanager.model.cluster import ClusterModel, Floats
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan

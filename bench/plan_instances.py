@@ -10,8 +10,7 @@ from math import inf
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints
+from loadmanager.model.cluster import ALLOWED, DIMENSIONS, FREE, UNLIMITED, Brokers, Bundles, ClusterModel, Constraints
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

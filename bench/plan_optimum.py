@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags, Floats
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags, Floats
 from loadmanager.strategies.rebalancing.plan.scale import Scale
 
 URGENT_REST = 0.1

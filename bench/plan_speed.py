@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 
 from bench.figures import emit
-from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints
+from loadmanager.model.cluster import ALLOWED, DIMENSIONS, FREE, UNLIMITED, Brokers, Bundles, ClusterModel, Constraints
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan

@@ -16,7 +16,7 @@ from loadmanager.broker.placing import Placing
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.service import PLACED_AT_ONCE
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.registration import Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.placement import Candidate, Given, begin

@@ -25,7 +25,7 @@ from bench.cluster import (
     topics_of_bundles,
 )
 from bench.figures import emit, median, percentile
-from loadmanager.broker.telemetry.turns import WINDOW_S
+from loadmanager.broker.control_loop import WINDOW_S
 from loadmanager.client import Credentials
 from loadmanager_api.access.access import REMEMBERED
 from tests.api.access.issuing import Certificates, Issuer, jwks

@@ -16,7 +16,7 @@ from bench.backends import carrier
 from bench.figures import emit, percentile
 from bench.start import GENESIS, PARTITIONS, TOPIC, opened, states
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
-from loadmanager.channel.owner.schedule import ScheduleSettings
+from loadmanager.channel.owner.retention import ScheduleSettings
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import TopicSpec

@@ -18,7 +18,7 @@ from bench.channel import A, B, own_all, step
 from bench.figures import emit
 from bench.start import TOPIC, opened
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
-from loadmanager.channel.owner.schedule import ScheduleSettings
+from loadmanager.channel.owner.retention import ScheduleSettings
 from statechannel.law.record import Action
 from statechannel.runtime.channel import Channel, ChannelSettings
 

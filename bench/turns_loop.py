@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadmanager.simulation.loop import VirtualLoop
-from loadmanager.simulation.process import Process
+from tests.simulator.loop import Process, VirtualLoop
 
 LOOK_S = 0.002
 FRAMES = 5

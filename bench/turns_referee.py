@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadmanager.simulation.world import EPOCH_MS
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Role, Subject
@@ -16,6 +15,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.ports import LogEntry, Payload
+from tests.simulator.world import EPOCH_MS
 
 if TYPE_CHECKING:
     from bench.turns_world import TurnsWorld

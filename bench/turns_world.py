@@ -18,13 +18,13 @@ import msgspec
 
 from bench.turns_loop import TurnLoop
 from bench.turns_referee import PARTITIONS, TOPIC, Referee
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer, SuspicionReport
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.model.host import BundleLoad, Destination
-from loadmanager.model.load.model import (
+from loadmanager.model.load import (
     BROKERS_TOPIC,
     BUNDLES_TOPIC,
     BrokerLoadData,
@@ -34,8 +34,6 @@ from loadmanager.model.load.model import (
 )
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.simulation.log_server import SimulatedLogServer
-from loadmanager.simulation.world import World
 from loadmanager_api.cli.broker import GC_THRESHOLDS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
@@ -45,6 +43,8 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.ports import Payload, TopicSpec
+from tests.simulator.simulated_log import SimulatedLogServer
+from tests.simulator.world import World
 
 TOP_BUNDLES = 10
 GENESIS = ClusterIdentity("bench", "bench-1", 0)

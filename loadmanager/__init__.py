@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from loadmanager.broker.serving import Claim
     from loadmanager.client import BudgetSpent, Credentials, HttpRouter, Router, SyncRouter
     from loadmanager.client.redirection import Moved, NotServing
-    from loadmanager.embedding.broker import Broker
-    from loadmanager.embedding.sync_broker import SyncBroker
+    from loadmanager.embedding.broker import Broker, SyncBroker
     from loadmanager.errors import Conflict, Forbidden, Gone, Invalid, LoadManagerError, NotFound, Unavailable
     from loadmanager.fencing.fences import FencedOut
     from loadmanager.model.host import BundleHost, BundleLoad, Destination
@@ -58,14 +57,13 @@ __all__ = [
 
 _HOMES = {
     "loadmanager.client": ("BudgetSpent", "Credentials", "HttpRouter", "Router", "SyncRouter"),
-    "loadmanager.embedding.broker": ("Broker",),
+    "loadmanager.embedding.broker": ("Broker", "SyncBroker"),
     "loadmanager.errors": ("Conflict", "Forbidden", "Gone", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
     "loadmanager.fencing.fences": ("FencedOut",),
     "loadmanager.model.host": ("BundleHost", "BundleLoad", "Destination"),
     "loadmanager.client.redirection": ("Moved", "NotServing"),
     "loadmanager.broker.serving": ("Claim",),
     "loadmanager.settings": ("Settings",),
-    "loadmanager.embedding.sync_broker": ("SyncBroker",),
     "statechannel.law.bundle": ("Bundle", "Key"),
     "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
     "statechannel.law.record": ("Token",),

@@ -47,7 +47,7 @@ PROOF_TESTS = ("tests/statechannel/test_proofs.py", *_in("tests/loadmanager/brok
 AREAS = {
     "law": Area(LAW_FILES, (*LAW_TESTS, "tests/scenarios")),
     "proofs": Area(
-        ("statechannel/runtime/proofs.py", *_in("loadmanager/broker", "proving proof_clock")),
+        ("statechannel/runtime/proofs.py", "loadmanager/broker/proving.py", "loadmanager/cluster/clocks.py"),
         PROOF_TESTS,
     ),
     "leader": Area(_in("loadmanager/leader", "core"), ("tests/loadmanager/leader/test_core.py",)),

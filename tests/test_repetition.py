@@ -1,7 +1,7 @@
 """No pattern of `re` in the product takes more than linear time, whatever it is matched against.
 
 `re` holds the interpreter's lock while it matches. A pattern that takes quadratic time for what a stranger sent stops a
-broker. Expressions that users write go to RE2, by `loadmanager.model.policies.pattern`.
+broker. Expressions that users write go to RE2, by `loadmanager.model.policies.patterns`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadmanager_api.access.rules import RULES
 from tests.repetition import complaint
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("statechannel", "loadmanager", "api")
+PACKAGES = ("statechannel", "loadmanager", "api", "tests/simulator")
 FLAGS_AT = {
     **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 2),
     **dict.fromkeys(("sub", "subn"), 4),

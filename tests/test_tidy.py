@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.xdist_group("style")
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("statechannel", "loadmanager", "api")
+PACKAGES = ("statechannel", "loadmanager", "api", "tests/simulator")
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -27,8 +27,7 @@ PURE = (
     "statechannel/law/*.py",
     *(f"statechannel/runtime/{name}.py" for name in ("batching", "core", "proofs", "view_fold")),
     "loadmanager/cluster/membership.py",
-    "loadmanager/broker/agent/core.py",
-    "loadmanager/broker/agent/effects.py",
+    "loadmanager/broker/agent_core.py",
     "loadmanager/leader/core.py",
     "loadmanager/leader/quarantine/evidence.py",
     "loadmanager/consumers/allocation/*.py",
@@ -36,10 +35,8 @@ PURE = (
     "loadmanager/strategies/rebalancing/**/*.py",
     "loadmanager/strategies/splitting/*.py",
     "loadmanager/model/policies/**/*.py",
-    "loadmanager/model/load/model.py",
-    "loadmanager/model/load/report.py",
-    "loadmanager/model/load/usage.py",
-    "loadmanager/model/load/window.py",
+    "loadmanager/model/load.py",
+    "loadmanager/model/load_report.py",
     "loadmanager/model/boundaries.py",
     "loadmanager/leader/advice/core.py",
     *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "store", "table")),
@@ -56,9 +53,9 @@ PURE = (
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),
-    *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "differences", "digests", "promises", "steps")),
+    *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "digests")),
     "loadmanager/channel/revision.py",
-    *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "schedule", "retention", "reading_back")),
+    *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "retention", "reading_back")),
 )  # fmt: skip
 AMBIENT_MODULES = {"asyncio", "socket", "threading", "random", "time", "datetime", "secrets", "uuid"}
 PASSED_IN = {("random", "Random"), ("datetime", "timedelta"), ("datetime", "datetime")}

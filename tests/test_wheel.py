@@ -25,8 +25,6 @@ from loadmanager_api.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("loadmanager", "loadmanager_api", "statechannel")
-FOR_TESTS = ("loadmanager/simulation/",)
-"""What no user gets."""
 BARE = {
     *("aiohttp", "click", "google-re2", "msgspec", "numpy", "prometheus-client", "psutil", "pydantic"),
     *("pydantic-settings", "pyyaml", "rich", "structlog"),
@@ -199,7 +197,6 @@ def test_it_holds_the_packages_with_their_types_and_nothing_else(wheel: Path):
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert not [name for name in names if "/test_" in name or "conftest" in name or "/bench/" in name]
-    assert not [name for name in names if name.startswith(FOR_TESTS)]
     sources = [
         *(ROOT / "loadmanager").rglob("*.py"),
         *(ROOT / "loadmanager").rglob("*.sql"),
@@ -207,8 +204,7 @@ def test_it_holds_the_packages_with_their_types_and_nothing_else(wheel: Path):
     ]
     there = {path.relative_to(ROOT).as_posix() for path in sources}
     there |= {path.relative_to(ROOT / "api").as_posix() for path in (ROOT / "api").rglob("*.py")}
-    missing = [name for name in there - set(names) if not name.startswith(FOR_TESTS)]
-    assert not missing, "a package without __init__.py stays out of the wheel"
+    assert not there - set(names), "a package without __init__.py stays out of the wheel"
 
 
 def test_it_says_what_it_needs_and_offers(wheel: Path):

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender, sender_of
 from loadmanager_api.access.gate import May

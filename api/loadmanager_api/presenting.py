@@ -10,7 +10,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.registration import Peer
 from loadmanager_api.bundle_loads import Loads
 from loadmanager_api.schemas import BrokerShown, BundleDetail, BundleShown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.model.policies.misplacing import misplaced
+from loadmanager.broker.node import Incarnation
+from loadmanager.model.policies.constraints import misplaced
 from loadmanager.model.policies.model import Policies
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager_api.policy_schemas import Misplaced, PolicyMove, Preview

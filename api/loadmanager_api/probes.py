@@ -6,8 +6,7 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.access import Access
 from loadmanager_api.errors import problem_of, respond

@@ -1,9 +1,10 @@
 """One broker's control plane: wires all services of one process together, over the ports that it is given.
 
 `Node` runs the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced
-(then start the next) or stopped (then drain and leave). It decides nothing itself. `wiring.py` chooses the adapters
-behind the ports; the simulator gives simulated ones. Call all methods on the loop that runs `run()`, except those of
-`serving`.
+(then start the next) or stopped (then drain and leave). It decides nothing itself. An `Incarnation` has the services
+that end all at once when it is fenced: its proofs, agent, leader candidacy, lookups; the next one starts from the table
+alone. `wiring.py` chooses the adapters behind the ports; the simulator gives simulated ones. Call all methods on the
+loop that runs `run()`, except those of `serving`.
 """
 
 from __future__ import annotations
@@ -11,54 +12,414 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
 from structlog.contextvars import bind_contextvars
 
-from loadmanager.broker.drain import DrainProgress
-from loadmanager.broker.hosting import HostRunner
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.proof_clock import ProofClock
+from loadmanager.broker.agent import Agent, HookTimeouts
+from loadmanager.broker.drain import Drain, DrainProgress
+from loadmanager.broker.hooks import HostRunner
+from loadmanager.broker.lookup import Lookup
+from loadmanager.broker.observations import Observations
+from loadmanager.broker.placing import Placing
+from loadmanager.broker.proving import Prover
+from loadmanager.broker.registrar import LogWatch, yield_to_namesake
 from loadmanager.broker.serving import Serving
-from loadmanager.broker.telemetry.observations import Observations
-from loadmanager.broker.waiting import StartRetries, Step, until_answered
 from loadmanager.channel.agreement import Agreeing
+from loadmanager.channel.operations import Operations
+from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
 from loadmanager.cluster.agreed_time import AgreedTime
 from loadmanager.cluster.audit_log import AuditLog
-from loadmanager.cluster.behind import LogWatch
+from loadmanager.cluster.clocks import ProofClock
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.fitness import Fitness
+from loadmanager.cluster.load_reports import LoadService
 from loadmanager.cluster.membership import Membership, suspected_by
-from loadmanager.cluster.namesakes import yield_to_namesake
 from loadmanager.cluster.operation_log import OperationLog
 from loadmanager.cluster.policy_store import PolicyStore
+from loadmanager.cluster.suspicion import Suspicion
 from loadmanager.cluster.told_topics import ToldTopics
 from loadmanager.cluster.usage_history import UsageHistory
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
 from loadmanager.errors import Conflict
+from loadmanager.leader.advice.leading import follow_advice
+from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.plans.store import PlanStore
-from loadmanager.leader.quarantine.keeper import Processes, collect_evidence
-from loadmanager.model.host import BundleHost
-from loadmanager.model.policies.findings import Known
+from loadmanager.leader.quarantine.keeper import Keeper, Processes, collect_evidence
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
+from loadmanager.leader.service import Leader, Term, TermSettings
+from loadmanager.leader.splitting.service import Splitting
+from loadmanager.model.boundaries import NoCuts
+from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
+from loadmanager.model.observation import MoveHistory
 from loadmanager.model.policies.model import Policies
+from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, LogUnavailable
+from loadmanager.strategies.placement.registry import SwitchedPlacement
+from statechannel.errors import (
+    CoordinationError,
+    CoordinationUnavailable,
+    Fenced,
+    ForeignRoot,
+    LogError,
+    LogUnavailable,
+)
 from statechannel.law.bundle import Bundle
 from statechannel.law.codec import AGREEING_VERSION, OLDEST_VERSION
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
+from statechannel.ports import Leadership
 from statechannel.runtime.channel import Channel, ChannelSettings
 from statechannel.runtime.proofs import Proofs
-from statechannel.runtime.tasks import all_or_first_failure
+from statechannel.runtime.tasks import all_or_first_failure, first_of, kept_running, retried
 
 T = TypeVar("T")
+Step = Callable[[], Coroutine[Any, Any, T]]
+
+UNANSWERED = (LogUnavailable, CoordinationUnavailable)
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+LAST_STEP_S = 0.1
+"""The least time for a step of the start, so that it can find out what it waits for."""
+
+
+class StartRetries:
+    """One deadline for all steps of a start. Construct it on the loop when the start begins."""
+
+    def __init__(self, start_timeout_s: float, note: Callable[[str], None]) -> None:
+        self._limit_s = start_timeout_s
+        self._until_s = asyncio.get_running_loop().time() + start_timeout_s
+        self._note = note
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that a step may take."""
+        return max(LAST_STEP_S, self._until_s - asyncio.get_running_loop().time())
+
+    async def of(self, step: Step[T]) -> T:
+        """Repeat the step; returns its result. Raises LogUnavailable or CoordinationUnavailable at the deadline."""
+        return await retried(step, UNANSWERED, first_s=FIRST_PAUSE_S, last_s=LAST_PAUSE_S, failed=self._failed)
+
+    def _failed(self, error: Exception, pause_s: float) -> None:
+        if asyncio.get_running_loop().time() + pause_s >= self._until_s:
+            raise type(error)(f"not started within {self._limit_s:g} s (start_timeout_s): {error}") from None
+        self._note(f"starting: {error}; trying again")
+
+
+async def until_answered(step: Step[T], stopping: asyncio.Event, note: Callable[[str], None]) -> T:
+    """Repeat the step; returns its result. Raises its last error only once `stopping` is set."""
+    told = ""
+
+    def failed(error: Exception, _: float) -> None:
+        nonlocal told
+        if stopping.is_set():
+            raise error
+        if str(error) != told:
+            told = str(error)
+            note(told)
+
+    async def pause(pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stopping.wait()
+
+    return await retried(step, UNANSWERED, first_s=FIRST_PAUSE_S, last_s=LAST_PAUSE_S, failed=failed, pause=pause)
+
+
+SEEN_WITHIN_S = 2.0
+REST_TIMES_KEPT = 4
+"""Planned moves matter for this many rest times."""
+
+
+class Incarnation:
+    """The services of `me`, wired to the channel, views and membership of the process."""
+
+    def __init__(self, me: BrokerId, deps: Node, proofs: Proofs, serving: Serving) -> None:
+        self.me = me
+        self._deps = deps
+        self._proofs = proofs
+        self._over = asyncio.Event()
+        self._seen = asyncio.Event()
+        settings, world, table = deps.settings, deps.world, deps.channel.table
+        self.splitting = Splitting(me, deps, lambda: self.load, self._ask_keys)
+        self.placing = Placing(
+            me,
+            table,
+            deps.membership,
+            deps.views,
+            SwitchedPlacement(lambda: deps.settings),
+            deps.policies.current,
+            lambda: deps.settings,
+            self._is_drawn,
+            lambda: [each.bundle for each in deps.quarantine.rows()],
+            deps.fitness,
+        )
+        self.lookup = Lookup(
+            me,
+            deps.channel,
+            deps.membership,
+            self.placing.place_all,
+            world.clock_s,
+            self.placing.quarantine,
+            self.placing.why_nowhere,
+            self.placing.look,
+            self.placing.cause,
+        )
+        self.operations = Operations(
+            me, deps.channel, deps.membership, world.clock_s, settings.in_flight_timeout_s, self.placing.forbids
+        )
+        self.drain = Drain(me, deps.channel, self.placing)
+        self.agent = Agent(
+            me,
+            deps.channel,
+            serving,
+            deps.host,
+            deps.runner,
+            _hook_timeouts(settings),
+            self._destination,
+            deps.note,
+            lambda bundle: self.load.loads.get(bundle, BundleLoad()),
+            self.splitting.bounds_of,
+            deps.seen.hook_ended,
+            deps.seen.fields_of_hook,
+        )
+        self._history = MoveHistory(table, _memory_s(settings))
+        self.rebalancer = Rebalancer(
+            Deciding(
+                table,
+                deps.membership,
+                deps.views,
+                self._history,
+                lambda: deps.settings,
+                deps.policies.current,
+                world.wall_ms,
+                world.run_blocking,
+                self.placing.forbids,
+                deps.fitness,
+            ),
+            deps.views,
+            deps.plans,
+            deps.decisions,
+            world.clock_s,
+            deps.note,
+            self._decided,
+            deps.seen.fields_of_round,
+        )
+        self.leader = Leader(
+            me,
+            deps.channel,
+            world.coordination,
+            deps.membership,
+            _term_settings(settings),
+            self.placing,
+            world.clock_s,
+            deps.note,
+            self._rebalance,
+            deps.agreeing.root,
+            lambda: deps.tell_behind(me),
+            lambda: tuple(name for name, each in deps.policies.current().namespaces.items() if each.eager),
+        )
+        deps.seen.leading = lambda: self.leader.leading is not None
+        self.load = LoadService(
+            me,
+            settings,
+            host_load=self._host_load,
+            held=self._held,
+            sensors=world.sensors,
+            brokers=deps.views.brokers,
+            bundles=deps.views.bundles,
+            wall_ms=world.wall_ms,
+            spread=self.splitting.reshaper.spread,
+            run_blocking=world.run_blocking,
+        )
+        self.channel_owner = ChannelOwner(
+            me,
+            OwnerDependencies(
+                deps.channel,
+                world.log,
+                world.coordination,
+                deps.membership,
+                deps.views.readers,
+                world.clock_s,
+                world.wall_ms,
+                deps.time.now_ms,
+                world.nonce,
+                deps.note,
+                world.chunk_bundles,
+            ),
+            settings,
+        )
+        self.prover = Prover(
+            me,
+            world.coordination,
+            deps.channel,
+            proofs,
+            deps.proof_clock,
+            lambda: table.partitions_held_by(me),
+            self.fence,
+            self.agent.lapsed,
+            self.agent.renewed,
+            deps.note,
+        )
+        self._suspicion = Suspicion(
+            me,
+            deps.peers,
+            deps.views.suspicions,
+            world.probe,
+            interval_s=settings.probe_interval_s,
+            refusals=settings.probe_refusals,
+        )
+
+    def _decided(self, done: Round, took_s: float) -> None:
+        decision = done.decision
+        if decision.moves:
+            about = {"loadmanager.moves": len(decision.moves), "loadmanager.reason": decision.reason}
+            self._deps.seen.round_ended(done.id, took_s, about | {"loadmanager.leader": self.me.name})
+
+    async def _rebalance(self, term: Term) -> None:
+        """A leader's further work while a term lasts: rebalancing, advice, splits, quarantine."""
+        deps, splitting = self._deps, self.splitting
+        quarantine = Keeper(
+            self.rebalancer.deciding,
+            deps.policies,
+            deps.quarantine,
+            deps.processes,
+            self.placing.draw_unlocked,
+            splitting.ruling,
+            splitting.safe_mode,
+            splitting.journal,
+            deps.note,
+        )
+        with deps.views.bundles.need():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.rebalancer.rebalance(term))
+                tasks.create_task(follow_advice(deps, self.rebalancer, self.operations, term))
+                tasks.create_task(splitting.tending(self.rebalancer.deciding).tend(term))
+                tasks.create_task(quarantine.keep(term))
+
+    def _is_drawn(self, bundle: Bundle) -> bool:
+        """Returns True if the bundle goes to a broker drawn at random, because brokers were lost with it."""
+        is_drawn = self._deps.quarantine.is_drawn(bundle)
+        return is_drawn and self.splitting.ruling().settings_of(bundle).quarantine_deaths > 0
+
+    async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
+        """Run until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
+        unfollow = self._deps.live.on_change(lambda _old, new: self._follow(new))
+        async with asyncio.TaskGroup() as tasks, self.agent.running():
+            leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
+            duties = [
+                tasks.create_task(self.prover.run()),
+                tasks.create_task(self._kept_running("the look at other brokers", self._suspicion.run)),
+                tasks.create_task(self._kept_running("splitting and merging", self.splitting.reshaper.run)),
+                tasks.create_task(self._kept_running("the channel owner", self.channel_owner.run)),
+            ]
+            try:
+                await self._until_seen(stopping)
+                ready.set()
+                # after `ready`: it calls the service, and a hook that blocks our loop must not delay `ready`
+                duties.append(tasks.create_task(self._kept_running("the load report", self.load.run)))
+                await first_of(self._over.wait(), stopping.wait())
+                if not self._over.is_set():
+                    await first_of(self._over.wait(), leave())
+                if not self._over.is_set():
+                    leadership = self.leader.leading
+                    leading.cancel()
+                    await self._withdraw(leadership)
+            finally:
+                unfollow()
+                for duty in (leading, *duties):
+                    duty.cancel()
+                self.lookup.close()
+        return self._over.is_set()
+
+    async def _until_seen(self, stopping: asyncio.Event) -> None:
+        """Wait until we read our own registration: before that nobody can place a bundle here, or move one here.
+
+        At most for `SEEN_WITHIN_S`, since bundles that we already have need no registration.
+        """
+        if not self._seen.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEEN_WITHIN_S):
+                    await first_of(self._seen.wait(), self._over.wait(), stopping.wait())
+
+    def members_changed(self) -> None:
+        """Membership or suspicions changed; wake the waiters."""
+        if self._deps.membership.peer(self.me) is not None:
+            self._seen.set()
+        self.leader.wake()
+        self.channel_owner.wake()
+
+    async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Ownership does not depend on this service, so its bugs must not end this broker."""
+        await kept_running(what, run, self._deps.note)
+
+    def _follow(self, settings: Settings) -> None:
+        """Hand changed settings to the services that do not ask for them each time."""
+        self.load.set(settings)
+        self.agent.hooks.set(_hook_timeouts(settings))
+        self._history.set_memory(_memory_s(settings))
+
+    def fence(self) -> None:
+        """Stop serving at once; `run` ends."""
+        self._proofs.fence()
+        self.agent.fence()
+        self._over.set()
+
+    async def _withdraw(self, leadership: Leadership | None) -> None:
+        try:
+            if leadership is not None:
+                await self._deps.world.coordination.resign(leadership)
+            await self._deps.world.coordination.unregister(self.me)
+            await self.load.withdraw()
+        except (CoordinationError, LogError):
+            return  # the session ends with the process
+
+    def _held(self) -> tuple[Bundle, ...]:
+        """The bundles that we hold, found through the host's bundles, without a walk of the table. Any thread."""
+        entries = (self._deps.channel.table.get(bundle) for bundle in self.agent.core.hosted())
+        return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
+
+    async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
+        deps = self._deps
+        measured = await deps.runner.call(deps.host.load, timeout_s=deps.settings.host_load_timeout_s)
+        return self.splitting.reshaper.inherited(measured)
+
+    async def _ask_keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
+        return await self.agent.hooks.keys(bundle, algorithm, load)
+
+    def _destination(self, broker: BrokerId) -> Destination:
+        peer = self._deps.membership.peer(broker)
+        return Destination(broker.name, dict(peer.registration.urls) if peer else {})
+
+
+def _memory_s(settings: Settings) -> float:
+    """How long a planned move is remembered."""
+    return REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0)
+
+
+def _hook_timeouts(settings: Settings) -> HookTimeouts:
+    return HookTimeouts(
+        settings.host_prepare_timeout_s, settings.host_acquire_timeout_s, settings.host_release_timeout_s
+    )
+
+
+def _term_settings(settings: Settings) -> TermSettings:
+    core = LeaderSettings(
+        validity_s=settings.proof_validity_s,
+        margin_s=settings.margin_s,
+        in_flight_timeout_s=settings.in_flight_timeout_s,
+        recovery_grace_s=settings.recovery_grace_s,
+    )
+    return TermSettings(core, settings.monitor_interval_s, settings.publish_timeout_s, settings.lead_timeout_s)
+
+
 REGISTER_AGAIN_S = 0.5
 _log = logging.getLogger("loadmanager")
 

@@ -18,9 +18,8 @@ from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.quarantine.evidence import ROWS_KEPT, drawn
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.load.usage import usage, weights_of
-from loadmanager.model.policies.claims import Claims, intersects
+from loadmanager.model.load import BrokerLoadData, usage, weights_of
+from loadmanager.model.policies.effective import Claims, intersects
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, Policies
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from loadmanager.broker.proof_clock import ProofClock
+from loadmanager.cluster.clocks import ProofClock
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, RootLost
 from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination

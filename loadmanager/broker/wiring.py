@@ -6,14 +6,13 @@ import asyncio
 import logging
 import resource
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from loadmanager.cluster.clocks import boot_clock_s, clocks_outside
 from loadmanager.cluster.dependencies import Dependencies
-from loadmanager.cluster.host_clocks import clocks_outside
 from loadmanager.cluster.sensors import Sensors
 from loadmanager.cluster.suspicion import probe_port
 from loadmanager.consumers.backlog.port import GroupOffsets
@@ -56,11 +55,6 @@ def dependencies(settings: Settings) -> Dependencies:
         run_blocking=asyncio.to_thread,
         outside=clocks_outside(),
     )
-
-
-def boot_clock_s() -> float:
-    """Seconds on a clock that runs on during suspend, which proofs need."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def open_log(settings: Settings) -> Log:
@@ -214,8 +208,7 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
 
 def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
     with needs_extra("zookeeper", repr(hide_text(address))):
-        from statechannel.adapters.zookeeper.audit import audit_zookeeper
-        from statechannel.adapters.zookeeper.judgement import Expected
+        from statechannel.adapters.zookeeper.audit import Expected, audit_zookeeper
 
     hosts, root = _zookeeper_place(settings, address)
     expected = Expected(

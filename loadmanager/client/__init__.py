@@ -9,11 +9,10 @@ from loadmanager.on_demand import on_demand
 
 if TYPE_CHECKING:
     from loadmanager.client.credentials import Credentials
-    from loadmanager.client.http import HttpAnswer, HttpRouter
+    from loadmanager.client.http_router import HttpAnswer, HttpRouter, SyncRouter
     from loadmanager.client.redirection import Moved, NotServing
     from loadmanager.client.route import Route
     from loadmanager.client.router import BudgetSpent, Router
-    from loadmanager.client.sync_router import SyncRouter
 
 __all__ = [
     "BudgetSpent",
@@ -32,12 +31,12 @@ __getattr__ = on_demand(
     {
         "BudgetSpent": f"{__name__}.router",
         "Credentials": f"{__name__}.credentials",
-        "HttpAnswer": f"{__name__}.http",
-        "HttpRouter": f"{__name__}.http",
+        "HttpAnswer": f"{__name__}.http_router",
+        "HttpRouter": f"{__name__}.http_router",
         "Moved": f"{__name__}.redirection",
         "NotServing": f"{__name__}.redirection",
         "Route": f"{__name__}.route",
         "Router": f"{__name__}.router",
-        "SyncRouter": f"{__name__}.sync_router",
+        "SyncRouter": f"{__name__}.http_router",
     },
 )

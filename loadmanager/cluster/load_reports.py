@@ -1,4 +1,4 @@
-"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views that it writes to.
+"""Samples this broker's load and publishes it: the shell around `load_report.py`, and the two views that it writes to.
 
 Keeps the loads of all held bundles for this broker's own decisions (splits); other brokers see only the hottest.
 """
@@ -11,62 +11,21 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import (
-    BROKERS_TOPIC,
-    BUNDLES_TOPIC,
+from loadmanager.model.load import (
     IDLE,
     BrokerLoadData,
     Figures,
     TopBundlesLoadData,
-    decode_broker_load,
-    decode_top_bundles,
 )
-from loadmanager.model.load.report import Hold, Publish, Report, Reporter
-from loadmanager.model.load.window import Measured, Sample
+from loadmanager.model.load_report import Hold, Measured, Publish, Report, Reporter, Sample
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
-from statechannel.ports import Log
 from statechannel.runtime.view import TableView, wall_clock_ms
-from statechannel.runtime.view_on_demand import OnDemandView
 
 _log = logging.getLogger(__name__)
-
-
-def broker_loads(
-    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
-) -> TableView[BrokerLoadData]:
-    """The view of every broker's load, by broker name."""
-    return TableView(
-        log,
-        BROKERS_TOPIC,
-        decode=decode_broker_load,
-        encode=msgspec.json.encode,
-        ttl_s=settings.load_ttl_s,
-        clock_ms=clock_ms,
-        partitions=1,
-        followed=True,
-    )
-
-
-def top_bundles(
-    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
-) -> OnDemandView[TopBundlesLoadData]:
-    """The view of every broker's hottest bundles, by broker name. The leader needs it; others when they are asked."""
-    return OnDemandView(
-        log,
-        BUNDLES_TOPIC,
-        decode=decode_top_bundles,
-        encode=msgspec.json.encode,
-        ttl_s=settings.load_ttl_s,
-        clock_ms=clock_ms,
-        partitions=1,
-        followed=True,
-    )
 
 
 class Readings(Protocol):

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.model.policies.findings import Findings, Known
-from loadmanager.model.policies.matching import try_names
+from loadmanager.model.policies.codec import decode, encode, fold, key_of
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -28,8 +27,8 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.stored import decode, encode, fold, key_of
-from loadmanager.model.policies.validation import check, check_deletion
+from loadmanager.model.policies.patterns import try_names
+from loadmanager.model.policies.validation import Findings, Known, check, check_deletion
 from loadmanager.settings.documents.model import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable

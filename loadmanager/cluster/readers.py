@@ -28,19 +28,6 @@ class ChannelReader(msgspec.Struct, frozen=True):
     registered_ms: int
 
 
-def readers_view(log: Log, ttl_s: float) -> TableView[ChannelReader]:
-    """The view of all registered readers, by name. A registration's age counts from when this process read it."""
-    return TableView(
-        log,
-        TOPIC,
-        decode=msgspec.json.Decoder(ChannelReader).decode,
-        encode=msgspec.json.encode,
-        ttl_s=ttl_s,
-        clock_ms=lambda: 0,
-        partitions=1,
-    )
-
-
 def wanted(readers: Iterable[ChannelReader], partition: int) -> list[int]:
     """The offsets from which readers still want to read a partition."""
     return [reader.positions[partition] for reader in readers if partition < len(reader.positions)]

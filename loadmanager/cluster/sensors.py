@@ -1,7 +1,8 @@
 """Reads how busy this process, its cgroup and its host are. The only place that uses psutil.
 
-The process counts by default. If its cgroup limits CPU or memory, the group counts instead, against its limit, because
-the kernel throttles and kills by group.
+The process counts by default. If its cgroup (version 2) limits CPU or memory, the group counts instead, against its
+limit, because the kernel throttles and kills by group. A parent of the group may have the limit: the tightest one
+counts, with the usage of the group that has it. Parsing is pure.
 """
 
 from __future__ import annotations
@@ -10,11 +11,96 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
+import msgspec
 import psutil
 
-from loadmanager.cluster import cgroup
-from loadmanager.model.load.model import NO_IO, Figures, IoRates
+from loadmanager.model.load import NO_IO, Figures, IoRates
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The groups that limit this process, and their limits; None where there is none."""
+
+    cpu_group: Path | None = None
+    cores: float | None = None
+    memory_group: Path | None = None
+    memory_bytes: int | None = None
+
+
+def parse_own_path(text: str) -> str | None:
+    """The path of the version 2 group in the text of `/proc/self/cgroup`; None if there is none."""
+    for line in text.splitlines():
+        hierarchy, _, path = line.partition("::")
+        if hierarchy == "0" and path.startswith("/"):
+            return path
+    return None
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Cores that `cpu.max` ("quota period", in microseconds) allows; None for "max" and for malformed text."""
+    quota, _, period = text.strip().partition(" ")
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period) or None
+
+
+def parse_limit_bytes(text: str) -> int | None:
+    """The limit in `memory.max`; None for "max"."""
+    text = text.strip()
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def parse_counter(text: str, name: str) -> int | None:
+    """One counter of a file of "name value" lines (`cpu.stat`, `memory.stat`); None if it is missing."""
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def working_set_bytes(current: str, stat: str) -> int | None:
+    """Memory that cannot simply be dropped: `memory.current` less inactive file pages, as Kubernetes counts it."""
+    used = current.strip()
+    if not used.isdigit():
+        return None
+    return max(0, int(used) - (parse_counter(stat, "inactive_file") or 0))
+
+
+def find_limits(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> Limits:
+    """The tightest limits on the way from the process's own group up to the root."""
+    path = parse_own_path(_read(own))
+    if path is None:
+        return Limits()
+    group = root / path.lstrip("/")
+    groups = [each for each in (group, *group.parents) if each.is_relative_to(root)]
+    cores = [(value, each) for each in groups if (value := parse_cpu_max(_read(each / "cpu.max"))) is not None]
+    sizes = [(value, each) for each in groups if (value := parse_limit_bytes(_read(each / "memory.max"))) is not None]
+    cpu, memory = min(cores, default=(None, None)), min(sizes, default=(None, None))
+    return Limits(cpu[1], cpu[0], memory[1], memory[0])
+
+
+def cpu_used_us(group: Path) -> int | None:
+    """CPU time that the group has used, microseconds; None if it cannot be read."""
+    return parse_counter(_read(group / "cpu.stat"), "usage_usec")
+
+
+def memory_used_bytes(group: Path) -> int | None:
+    """The group's working set; None if it cannot be read."""
+    return working_set_bytes(_read(group / "memory.current"), _read(group / "memory.stat"))
+
+
+def _read(path: Path) -> str:
+    """The file's text; empty if it cannot be read: a group may vanish, a kernel may lack a controller."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
 
 SHORTEST_WINDOW_S = 0.5
 """Over a shorter time a processor is either busy or idle: a process that starts would report itself as full."""
@@ -29,11 +115,11 @@ class Sensors:
         self,
         capacity: Mapping[str, float] | None = None,
         *,
-        limits: cgroup.Limits | None = None,
+        limits: Limits | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         declared = capacity or {}
-        self._limits = cgroup.find_limits() if limits is None else limits
+        self._limits = find_limits() if limits is None else limits
         self._clock_s = clock_s
         self._process = psutil.Process()
         self._cores = declared.get("cpu") or min(_cores_of_process(), self._limits.cores or float("inf"))
@@ -71,7 +157,7 @@ class Sensors:
 
     def _cpu_used_s(self) -> float:
         group = self._limits.cpu_group
-        used_us = cgroup.cpu_used_us(group) if group is not None else None
+        used_us = cpu_used_us(group) if group is not None else None
         if used_us is not None:
             return used_us / 1e6
         times = self._process.cpu_times()
@@ -91,7 +177,7 @@ class Sensors:
 
     def _memory_used_bytes(self) -> int:
         group = self._limits.memory_group
-        used_bytes = cgroup.memory_used_bytes(group) if group is not None else None
+        used_bytes = memory_used_bytes(group) if group is not None else None
         return self._process.memory_info().rss if used_bytes is None else used_bytes
 
 

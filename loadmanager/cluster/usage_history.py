@@ -11,8 +11,7 @@ from math import isnan, nan
 
 import msgspec
 
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.load.usage import usage, weights_of
+from loadmanager.model.load import BrokerLoadData, usage, weights_of
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.settings import Settings
 

@@ -11,18 +11,72 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.cluster.load_reports import broker_loads, top_bundles
-from loadmanager.cluster.readers import readers_view
+from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
+from loadmanager.cluster.readers import ChannelReader
 from loadmanager.cluster.suspicion import SuspicionReport
 from loadmanager.errors import Unavailable
+from loadmanager.model.load import (
+    BROKERS_TOPIC,
+    BUNDLES_TOPIC,
+    BrokerLoadData,
+    TopBundlesLoadData,
+    decode_broker_load,
+    decode_top_bundles,
+)
 from loadmanager.settings import Settings
 from statechannel.ports import Log
-from statechannel.runtime.view import TableView
+from statechannel.runtime.view import TableView, wall_clock_ms
+from statechannel.runtime.view_on_demand import OnDemandView
 
 SUSPICIONS_TOPIC = "accusations"
 READ_S = 5.0
 SUSPICION_TTL_S = 3_600.0
 """For suspicions of observers that died; live ones withdraw theirs."""
+
+
+def broker_loads(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> TableView[BrokerLoadData]:
+    """The view of every broker's load, by broker name."""
+    return TableView(
+        log,
+        BROKERS_TOPIC,
+        decode=decode_broker_load,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
+        partitions=1,
+        followed=True,
+    )
+
+
+def top_bundles(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> OnDemandView[TopBundlesLoadData]:
+    """The view of every broker's hottest bundles, by broker name. The leader needs it; others when they are asked."""
+    return OnDemandView(
+        log,
+        BUNDLES_TOPIC,
+        decode=decode_top_bundles,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
+        partitions=1,
+        followed=True,
+    )
+
+
+def readers_view(log: Log, ttl_s: float) -> TableView[ChannelReader]:
+    """The view of all registered readers, by name. A registration's age counts from when this process read it."""
+    return TableView(
+        log,
+        READERS_TOPIC,
+        decode=msgspec.json.Decoder(ChannelReader).decode,
+        encode=msgspec.json.encode,
+        ttl_s=ttl_s,
+        clock_ms=lambda: 0,
+        partitions=1,
+    )
 
 
 class Views:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from loadmanager.client.http import HttpAnswer, HttpRouter
+from loadmanager.client.http_router import HttpAnswer, HttpRouter
 from loadmanager.consumer.progress import Place
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, group_key
 from loadmanager.consumers.coordinator.records import Partition

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
-from loadmanager.broker.wiring import boot_clock_s, open_group_offsets, open_log
+from loadmanager.broker.wiring import open_group_offsets, open_log
+from loadmanager.cluster.clocks import boot_clock_s
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.ports import Admits, Committed
 from loadmanager.consumers.coordinator.records import Partition

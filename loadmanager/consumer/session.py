@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.client.http import HttpRouter
+from loadmanager.client.http_router import HttpRouter
 from loadmanager.client.router import Router
 from loadmanager.consumer.group_client import GroupClient
 from loadmanager.consumer.kafka_client import WARN_EVERY_S, KafkaClient, partition_of

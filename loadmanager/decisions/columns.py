@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.decisions.errors import BadDecision
-from loadmanager.model.cluster import Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import Constraints
+from loadmanager.model.cluster import Brokers, Bundles, ClusterModel, Constraints
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

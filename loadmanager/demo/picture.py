@@ -17,7 +17,7 @@ from rich.text import Text
 from loadmanager.demo.options import NAMESPACE
 from loadmanager.demo.stage import Event, Member, Stage
 from loadmanager.demo.watch import Journey
-from loadmanager.model.load.usage import usage
+from loadmanager.model.load import usage
 from statechannel.law.transitions import State
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "white")

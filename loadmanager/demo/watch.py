@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from loadmanager.broker.wiring import open_log
-from loadmanager.cluster.load_reports import broker_loads
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.cluster.views import broker_loads
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId

@@ -2,7 +2,7 @@
 
 This thread writes the proofs. It runs no code of the service and reads nothing from clients, so that neither a service
 that blocks its loop or computes for seconds, nor a client of the endpoint, can let proofs expire. All methods may be
-called from any other thread.
+called from any other thread. A service without state is given a `StatelessHost`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
 from structlog.contextvars import bind_contextvars
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.control_loop import Watchdog
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Serving
-from loadmanager.broker.watchdog import watched
+from loadmanager.broker.trace_export import traced
 from loadmanager.broker.wiring import dependencies
 from loadmanager.client.redirection import NotServing
-from loadmanager.embedding.endpoints import Endpoint, listen, opened
+from loadmanager.embedding.endpoints import Endpoint, listen, loop_factory, opened
 from loadmanager.embedding.gate import Gate
-from loadmanager.embedding.loops import loop_factory
-from loadmanager.embedding.tracing import traced
 from loadmanager.errors import Unavailable
-from loadmanager.model.host import AnsweredAtEndpoint, BundleHost
+from loadmanager.model.host import AnsweredAtEndpoint, BundleHost, BundleLoad, Destination
 from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
-from statechannel.law.bundle import Key
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import Token
 
 _log = logging.getLogger(__name__)
 
@@ -226,3 +227,51 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+@asynccontextmanager
+async def watched(node: Node) -> AsyncGenerator[None]:
+    """Watch the loop of a real process that runs this node, with the session's time-out, and measure its turns."""
+    world = node.world
+    watchdog = Watchdog(node.settings.session_timeout_s, world.clock_s, world.coordination.abandon, node.abandoned)
+    watchdog.start()
+    try:
+        async with node.seen.turns.measured():
+            yield
+    finally:
+        watchdog.stop()
+
+
+class StatelessHost:
+    """The default host of a `Broker`. Its hooks are plain functions, which run on worker threads."""
+
+    control: Control
+    """Set before the broker starts."""
+
+    def __init__(self) -> None:
+        self._held: set[Bundle] = set()
+        self._sampled: tuple[float, Mapping[Bundle, int]] = (time.monotonic(), {})
+
+    def prepare(self, bundle: Bundle) -> None:
+        """Nothing to warm up."""
+
+    def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:  # noqa: ARG002 - the protocol's
+        """Nothing to load."""
+        self._held.add(bundle)
+
+    def release(self, bundle: Bundle, to: Destination | None) -> None:  # noqa: ARG002
+        """Wait for requests in progress."""
+        self._held.discard(bundle)
+        self.control.gate.quiesce_blocking(bundle, self.control.quiesce_timeout_s)
+
+    def abandon(self, bundle: Bundle) -> None:
+        """Nothing to drop."""
+        self._held.discard(bundle)
+
+    def load(self) -> Mapping[Bundle, BundleLoad]:
+        """The rate of admitted requests since the last call."""
+        before_s, before = self._sampled
+        now_s, now = self._sampled = time.monotonic(), self.control.gate.admitted()
+        window_s = max(now_s - before_s, 1e-3)
+        rates = {bundle: max(0, now.get(bundle, 0) - before.get(bundle, 0)) / window_s for bundle in list(self._held)}
+        return {bundle: BundleLoad(in_rate_msg_s=rate, out_rate_msg_s=rate) for bundle, rate in rates.items()}

@@ -23,7 +23,6 @@ from typing import Any, cast
 
 from loadmanager.broker.node import Node
 from loadmanager.embedding.handover import Handover
-from loadmanager.embedding.loops import loop_factory
 from loadmanager.errors import needs_extra
 from loadmanager.settings import MAX_PORT
 from statechannel.runtime.forking import close_in_children
@@ -175,3 +174,12 @@ def parse_address(address: str) -> tuple[str, int]:
     if int(port) > MAX_PORT:
         raise ValueError(f"{address!r} is no address: a port is a number from 0 to {MAX_PORT}")
     return host.strip("[]"), int(port)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The factory for `asyncio.Runner`; None for asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -3,6 +3,9 @@
 A request is counted *before* the gate asks whether we serve the bundle, and serving ends before `release` begins. So
 once `quiesce` has seen no request in progress, none can start any more. The gate also decides about a request for
 another broker: it waits while its bundle is on its way here, or gets `Moved` to the present or next owner.
+
+A `Bell` wakes those that wait for a bundle, across threads and loops and without polling. A woken waiter looks again by
+itself. A waiter first starts to listen, then looks, then waits; so it misses nothing that happens in between.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,12 +22,75 @@ from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
 from loadmanager.client.cluster import check_request, header_of
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
 from statechannel.law.bundle import Bundle, Key, parse_key
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
+
+Wake = Callable[[], None]
+
+
+class Bell:
+    """One thread rings, any thread may wait. Each waiter is woken once and forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[Bundle, set[Wake]] = {}
+
+    def ring(self, bundle: Bundle) -> None:
+        """Wake all waiters of this bundle."""
+        if bundle in self._waiting:
+            with self._lock:
+                waiting = self._waiting.pop(bundle, ())
+            for wake in waiting:
+                wake()
+
+    def ring_all(self) -> None:
+        """Wake all waiters."""
+        for bundle in list(self._waiting):
+            self.ring(bundle)
+
+    def future(self, bundle: Bundle) -> asyncio.Future[None]:
+        """A future of the running loop, done at the next ring. Cancel it when you need it no more."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+                loop.call_soon_threadsafe(_finish, future)
+
+        self._hear(bundle, wake)
+        future.add_done_callback(lambda _: self._forget(bundle, wake))
+        return future
+
+    @contextmanager
+    def event(self, bundle: Bundle) -> Generator[threading.Event]:
+        """An event for a thread to wait for, set at the next ring."""
+        rung = threading.Event()
+        self._hear(bundle, rung.set)
+        try:
+            yield rung
+        finally:
+            self._forget(bundle, rung.set)
+
+    def _hear(self, bundle: Bundle, wake: Wake) -> None:
+        with self._lock:
+            self._waiting.setdefault(bundle, set()).add(wake)
+
+    def _forget(self, bundle: Bundle, wake: Wake) -> None:
+        with self._lock:
+            waiting = self._waiting.get(bundle)
+            if waiting is not None:
+                waiting.discard(wake)
+                if not waiting:
+                    del self._waiting[bundle]
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
 
 T = TypeVar("T", Moved, NotServing)
 

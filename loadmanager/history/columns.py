@@ -2,7 +2,7 @@
 
 `at` is event time (the writer's wall clock), `appended_at` the log's time; both UTC. `topic`, `partition` and `offset`
 name the record that a row came from. `day` is the UTC date of `at`, by which the tables are cut. Rates are per second,
-loads as `loadmanager.model.load.model` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a
+loads as `loadmanager.model.load` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a
 bundle `tenant/namespace/0x…_0x…`.
 
 Types are written as in SQL, so that readers without Spark have them too; `schemas.py` makes Spark's schemas of them.

@@ -24,11 +24,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from loadmanager.broker.wiring import boot_clock_s
 from loadmanager.client.redirection import NotServing
-from loadmanager.embedding.broker import Broker
+from loadmanager.cluster.clocks import boot_clock_s
+from loadmanager.embedding.broker import Broker, live
 from loadmanager.embedding.endpoints import Endpoint
-from loadmanager.embedding.life import live
 from loadmanager.errors import Conflict, Gone
 from loadmanager.settings import Settings
 from loadmanager.sidecar.host import HOOKS_AT_ONCE, RemoteHost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loadmanager.broker.hosting import at_once
+from loadmanager.broker.hooks import at_once
 from loadmanager.model.host import BundleHost
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad, Destination

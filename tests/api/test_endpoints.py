@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import aiohttp
 import pytest
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.embedding.endpoints import Endpoint, listen, opened

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.embedding.endpoints import listen, opened

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmanager.cluster import views
-from loadmanager.model.load.model import BUNDLES_TOPIC
+from loadmanager.model.load import BUNDLES_TOPIC
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import LogEntry
 from statechannel.runtime import view_on_demand

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.migration.folding import TOPIC, FoldedLog
+from loadmanager.channel.migration.offline_log import TOPIC, FoldedLog
 from loadmanager.settings import Settings
 from loadmanager_api.cli.main import main
 from loadmanager_api.cli.stores import log_of

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from loadmanager.model.policies.codec import encode, key_of
 from loadmanager.model.policies.model import IsolationPolicy, Kind
-from loadmanager.model.policies.stored import encode, key_of
 from loadmanager.settings.documents.model import POLICIES_TOPIC, Entry
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.audit.partition import Outcome, PartitionAudit
+from loadmanager.channel.audit.verification import Outcome, PartitionAudit
 from loadmanager_api.cli.main import main
 from loadmanager_api.routes import channel
 from statechannel.adapters.sqlite.coordination import SqliteCoordination

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from loadmanager.channel.audit.partition import Outcome, PartitionAudit
+from loadmanager.channel.audit.verification import Outcome, PartitionAudit
 from loadmanager.channel.bundle_history import history_of
 from loadmanager.channel.log_status import SnapshotLists
 from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue

@@ -10,7 +10,7 @@ import pytest
 
 from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka.log import KafkaLog
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Tail
 from statechannel.adapters.kafka.trouble import STATISTICS_S
 from statechannel.errors import LogUnavailable
 from statechannel.ports import LogEntry, TopicSpec

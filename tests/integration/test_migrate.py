@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from loadmanager.broker.wiring import open_log
-from loadmanager.channel.migration.folding import FoldedLog
+from loadmanager.channel.migration.offline_log import FoldedLog
 from loadmanager.client import HttpRouter, Router
 from loadmanager.demo.counter.load import Load
 from loadmanager.demo.counter.traffic import Traffic

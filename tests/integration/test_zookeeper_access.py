@@ -13,9 +13,8 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 
 from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.access import acl_of, client_arguments, refuse_open_nodes
-from statechannel.adapters.zookeeper.audit import audit_zookeeper
+from statechannel.adapters.zookeeper.audit import Expected, audit_zookeeper
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
-from statechannel.adapters.zookeeper.judgement import Expected
 from statechannel.audit import Severity
 from statechannel.errors import CoordinationError, CoordinationUnavailable, Fenced
 from statechannel.ports import Connection

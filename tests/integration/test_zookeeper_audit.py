@@ -8,10 +8,9 @@ import pytest
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from stack.servers import free_port
-from statechannel.adapters.zookeeper.audit import audit_zookeeper
-from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
-from statechannel.adapters.zookeeper.judgement import (
+from statechannel.adapters.zookeeper.audit import (
     Expected,
+    audit_zookeeper,
     judge_acls,
     judge_clock,
     judge_ensemble,
@@ -21,6 +20,7 @@ from statechannel.adapters.zookeeper.judgement import (
     judge_settings,
     judge_writes,
 )
+from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.adapters.zookeeper.probe import Granted, Server, Unreachable, ask_server
 from statechannel.audit import Finding, Severity
 from statechannel.ports import Identity

@@ -253,7 +253,7 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
         assert await client.claim("a-lease", broker)  # so that its term is there
         await client.vacate("a-lease", broker)
         outlived.create(f"{root}/offices/a-lease", str(broker).encode(), ephemeral=True)
-        read, raced = client._leases._read, []
+        read, raced = client._read_lease, []
 
         async def overtaken(node: str):
             found = await read(node)
@@ -263,7 +263,7 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
                 assert await other.claim("a-lease", rival)
             return found
 
-        monkeypatch.setattr(client._leases, "_read", overtaken)
+        monkeypatch.setattr(client, "_read_lease", overtaken)
         assert not await getattr(client, act)("a-lease", broker)
         assert raced
         await until(client, lambda: client.leases == {"a-lease": rival})

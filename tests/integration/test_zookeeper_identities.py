@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from stack.servers import ZooKeeperServer, free_port
-from statechannel.adapters.zookeeper.audit import audit_zookeeper
+from statechannel.adapters.zookeeper.audit import Expected, audit_zookeeper
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
-from statechannel.adapters.zookeeper.judgement import Expected
 from statechannel.audit import Finding, Severity
 from statechannel.errors import CoordinationUnavailable
 from tests.servers import coordination_root, shared_zookeeper

@@ -11,7 +11,7 @@ import pytest
 
 from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
-from statechannel.adapters.zookeeper.directory import LISTED_NAMES_PER_S
+from statechannel.adapters.zookeeper.watches import LISTED_NAMES_PER_S
 from statechannel.errors import CoordinationUnavailable
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection

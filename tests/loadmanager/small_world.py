@@ -10,18 +10,16 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Serving
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.suspicion import Answer
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures
+from loadmanager.model.load import Figures
 from loadmanager.model.registration import Registration
 from loadmanager.settings import Settings
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.codec import NEWEST_VERSION
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject, Token
@@ -29,6 +27,8 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Verdict
 from statechannel.ports import Connection, Member
 from statechannel.runtime.channel import Channel, ChannelSettings
+from tests.simulator.loop import Process
+from tests.simulator.world import World
 
 NAMESPACE = "shop/orders"
 ADMIN = BrokerId("admin:1", 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.broker.hosting import at_once
+from loadmanager.broker.hooks import at_once
 from loadmanager.embedding.broker import Broker
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main

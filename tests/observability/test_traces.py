@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from loadmanager.broker.telemetry.export import QUEUED_AT_MOST, Export
-from loadmanager.broker.telemetry.spans import Span, round_span
+from loadmanager.broker.observations import Span, round_span
+from loadmanager.broker.trace_export import QUEUED_AT_MOST, Export
 from loadmanager.leader.plans.table import By, PlanAction
 from loadmanager.model.host import BundleLoad
 from loadmanager.testing.cluster import embedded_cluster

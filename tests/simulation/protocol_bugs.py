@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.broker import incarnation as incarnation_module
-from loadmanager.broker.agent.core import AgentCore, Serve
+from loadmanager.broker import node as incarnation_module
+from loadmanager.broker.agent_core import AgentCore, Serve
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.leader.core import REVOCABLE, LeaderCore, Place, Revoke
 from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from loadmanager.strategies.rebalancing.plan.planner import Plan
 from statechannel.law import table, transitions
@@ -29,6 +28,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import Row, State, Then, Who
 from statechannel.runtime.channel import Channel, Replica
 from statechannel.runtime.core import ChannelCore
+from tests.simulator.simulated_coordination import SimulatedCoordinationServer
 
 Patch = pytest.MonkeyPatch
 Bug = Callable[[Patch], None]

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import sys
 
-from loadmanager.simulation.network import Faults, Latency
-from loadmanager.simulation.simulated_coordination import SimulatedCoordination
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationError, LogUnavailable
 from statechannel.ports import Payload, TopicSpec
+from tests.simulator.network import Faults, Latency
+from tests.simulator.simulated_coordination import SimulatedCoordination
+from tests.simulator.simulated_log import SimulatedLog
+from tests.simulator.world import World
 
 NAMES = ("a:1", "b:1", "c:1")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from loadmanager.simulation.cluster import Life
-from loadmanager.simulation.run import Run
-from loadmanager.simulation.world import World
+from tests.simulator.cluster import Life
+from tests.simulator.run import Run
+from tests.simulator.world import World
 
 
 def scripted(script: Callable[[Run], Awaitable[None]], seed: int = 1) -> Run:

@@ -13,7 +13,6 @@ import msgspec
 
 from loadmanager.channel.owner import keeper
 from loadmanager.channel.owner.keeper import Keeper
-from loadmanager.simulation.log_server import SimulatedLogServer
 from statechannel.errors import BadSnapshot, CorruptRecord
 from statechannel.law import codec, snapshot
 from statechannel.law.partition import Lead, NamespaceState, PartitionState
@@ -23,6 +22,7 @@ from statechannel.law.verdict import Ownership
 from statechannel.runtime.channel import Replica
 from statechannel.runtime.replay import read_snapshots
 from tests.simulation.protocol_bugs import Patch, bug
+from tests.simulator.simulated_log import SimulatedLogServer
 
 # --- the log
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from loadmanager.simulation.network import Faults, Latency
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change
 from statechannel.runtime.channel import Channel, ChannelSettings
+from tests.simulator.loop import Process
+from tests.simulator.network import Faults, Latency
+from tests.simulator.world import World
 
 NAMES = ("a:1", "b:1", "c:1")
 NAMESPACE = "tenant/ns"

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from loadmanager.model.boundaries import NoCuts, by_count, evenly
-from loadmanager.simulation.cutting import draw_cut, draw_neighbours
-from loadmanager.simulation.storage import CELL_SIZE, CELLS, cells_of
 from statechannel.law.bundle import FULL_UPPER, Bundle, tile
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
+from tests.simulator.simulated_host import CELL_SIZE, CELLS, cells_of
+from tests.simulator.workload import draw_cut, draw_neighbours
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 WHOLE = Bundle("t/a", 0, FULL_UPPER)

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from loadmanager.simulation.loop import VirtualLoop
-from loadmanager.simulation.process import Process, current_process
+from tests.simulator.loop import Process, VirtualLoop, current_process
 
 
 @pytest.fixture

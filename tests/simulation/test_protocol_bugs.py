@@ -10,9 +10,9 @@ import re
 
 import pytest
 
-from loadmanager.simulation.run import Report, run_seed
 from tests.simulation import snapshot_bugs
 from tests.simulation.protocol_bugs import BUGS
+from tests.simulator.run import Report, run_seed
 
 SEEDS_AT_MOST = 150
 

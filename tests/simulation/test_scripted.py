@@ -9,18 +9,17 @@ from functools import partial
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.simulation.checks import Checks, Violation
-from loadmanager.simulation.cluster import SETTINGS, Life
-from loadmanager.simulation.network import Latency
-from loadmanager.simulation.run import Run
-from loadmanager.simulation.simulated_host import Behaviour
-from loadmanager.simulation.storage import cells_of, topic_in
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Verdict
 from tests.simulation.protocol_bugs import BUGS
 from tests.simulation.scripts import follower, isolate, leader, scripted, settle
+from tests.simulator.checks import Checks, Violation
+from tests.simulator.cluster import SETTINGS, Life
+from tests.simulator.network import Latency
+from tests.simulator.run import Run
+from tests.simulator.simulated_host import Behaviour, cells_of, topic_in
 
 VALIDITY_S = SETTINGS.proof_validity_s
 NAMESPACE = "t/a"
@@ -160,7 +159,7 @@ def test_a_crash_costs_detection_and_the_validity_of_a_proof_not_a_session() -> 
 def test_two_owners_are_seen_even_without_comparing_them_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Checks` finds most breaches by the log, before there are two owners; here only the owners are compared."""
     monkeypatch.setattr(Checks, "_check_named", lambda self, life, claim: None)
-    monkeypatch.setattr("loadmanager.simulation.checks.Checks.write", lambda self, *request: None)
+    monkeypatch.setattr("tests.simulator.checks.Checks.write", lambda self, *request: None)
     BUGS["the_leader_does_not_wait"](monkeypatch)
 
     async def script(run: Run) -> None:

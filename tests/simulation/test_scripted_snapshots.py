@@ -10,20 +10,20 @@ import pytest
 
 from loadmanager.cluster.readers import ReaderRegistry
 from loadmanager.errors import LoadManagerError
-from loadmanager.simulation.ambush import Trap
-from loadmanager.simulation.append_audit import CHANNEL_TOPIC
-from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Life
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.log_server import LOG_SERVER, Step
-from loadmanager.simulation.network import Faults
-from loadmanager.simulation.run import Run
-from loadmanager.simulation.storage import CELL_SIZE
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Refusal, Unknown
 from statechannel.ports import Payload
 from tests.simulation.scripts import follower, scripted, settle
+from tests.simulator.audits import CHANNEL_TOPIC
+from tests.simulator.cluster import PARTITIONS, SETTINGS, Life
+from tests.simulator.faults import Trap
+from tests.simulator.network import Faults
+from tests.simulator.run import Run
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_host import CELL_SIZE
+from tests.simulator.simulated_log import LOG_SERVER, Step
 
 Strike = Callable[[Run, Life], None]
 

@@ -1,4 +1,4 @@
-"""The whole cluster under every fault, from many seeds: no seed may break a rule of `loadmanager.simulation.checks`.
+"""The whole cluster under every fault, from many seeds: no seed may break a rule of `tests.simulator.checks`.
 
 The fast tests run 20 seeds, the slow ones 200, the release tests 1,000. `SIM_SEEDS` sets how many the last run,
 `SIM_FIRST_SEED` where all begin.
@@ -17,12 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.settings import Settings
-from loadmanager.simulation import cluster
-from loadmanager.simulation.__main__ import sim
-from loadmanager.simulation.log_server import Step
-from loadmanager.simulation.many import run_seeds
-from loadmanager.simulation.run import Report, run_seed
 from tests.simulation.protocol_bugs import BUGS
+from tests.simulator import cluster
+from tests.simulator.__main__ import sim
+from tests.simulator.run import Report, run_seed, run_seeds
+from tests.simulator.simulated_log import Step
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("SIM_FIRST_SEED", "1"))
@@ -121,9 +120,7 @@ def test_roots_are_lost_and_agreements_replaced_under_traffic() -> None:
 
 
 def digest_of(seed: int, hash_seed: str) -> str:
-    program = (
-        f"from loadmanager.simulation.run import run_seed; r = run_seed({seed}); print(r.digest, r.steps, r.counts)"
-    )
+    program = f"from tests.simulator.run import run_seed; r = run_seed({seed}); print(r.digest, r.steps, r.counts)"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
@@ -173,4 +170,4 @@ def test_the_command_prints_the_history_of_a_failing_seed_and_fails(monkeypatch:
     failed = re.search(r"The history of seed (\d+)", result.output)
     assert failed is not None, result.output
     assert "accepts" in result.output
-    assert f"python -m loadmanager.simulation --seed {failed[1]}" in result.output
+    assert f"python -m tests.simulator --seed {failed[1]}" in result.output

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from loadmanager.simulation.log_server import MOST_ACTIVE_ENTRIES, TOMBSTONES_KEPT_MS, SimulatedLogServer
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
 from statechannel.errors import LogError, Trimmed
 from statechannel.ports import LogEntry, Payload, TopicSpec
+from tests.simulator.simulated_log import MOST_ACTIVE_ENTRIES, TOMBSTONES_KEPT_MS, SimulatedLog, SimulatedLogServer
+from tests.simulator.world import World
 
 
 @pytest.fixture

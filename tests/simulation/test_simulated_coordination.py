@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from loadmanager.simulation.network import NO_FAULTS, Faults
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.simulated_coordination import SimulatedCoordination
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, Fenced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection
+from tests.simulator.loop import Process
+from tests.simulator.network import NO_FAULTS, Faults
+from tests.simulator.simulated_coordination import SimulatedCoordination
+from tests.simulator.world import World
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from loadmanager.simulation.network import NO_FAULTS, Faults, Latency
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
 from statechannel.errors import LogError, LogUnavailable
 from statechannel.ports import LogEntry, Payload, TopicSpec
+from tests.simulator.loop import Process
+from tests.simulator.network import NO_FAULTS, Faults, Latency
+from tests.simulator.simulated_log import SimulatedLog
+from tests.simulator.world import World
 
 TOPIC = TopicSpec("t", 2)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from loadmanager.simulation.network import NO_FAULTS, Faults, Latency
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable, RecordTooLarge, WriterFenced
 from statechannel.ports import Payload, TopicSpec
+from tests.simulator.network import NO_FAULTS, Faults, Latency
+from tests.simulator.simulated_log import SimulatedLog
+from tests.simulator.world import World
 
 WRITER = "owner-0"
 

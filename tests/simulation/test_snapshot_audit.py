@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from loadmanager.simulation.snapshot_audit import SnapshotAudit
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.partition import ClusterIdentity, Lead, PartitionState
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import LogEntry, Payload
+from tests.simulator.audits import SnapshotAudit
 
 ADMIN = BrokerId("admin:1", 1)
 RETENTION_S = 4.0

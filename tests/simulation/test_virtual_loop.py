@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from loadmanager.simulation.loop import SimulationError, VirtualLoop
+from tests.simulator.loop import SimulationError, VirtualLoop
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadmanager.simulation.loop import SimulationError
-from loadmanager.simulation.trace import Trace
-from loadmanager.simulation.world import World
+from tests.simulator.loop import SimulationError
+from tests.simulator.world import Trace, World
 
 
 @pytest.fixture

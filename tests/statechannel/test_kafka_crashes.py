@@ -154,7 +154,7 @@ EXIT_WITH_REQUESTS = """
 import asyncio, ctypes, os, signal, sys, threading
 from statechannel.adapters.kafka.admin import Admin
 from statechannel.adapters.kafka.clients import admin_settings, connection_settings, consumer_settings
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Tail
 libc = ctypes.CDLL(None)  # a process takes its time to end after its interpreter
 libc.__cxa_atexit(ctypes.cast(libc.usleep, ctypes.c_void_p), ctypes.c_void_p(3_000_000), None)
 async def main(address, kafka):

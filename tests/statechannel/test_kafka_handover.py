@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from statechannel.adapters.kafka.handover import Handover
+from statechannel.adapters.kafka.reader import Handover
 from statechannel.ports import LogEntry
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from statechannel.adapters.kafka.judgement import ClusterFacts, Judge, TopicFacts
+from statechannel.adapters.kafka.audit import ClusterFacts, Judge, TopicFacts
 from statechannel.adapters.kafka.topics import TopicPolicy
 from statechannel.audit import Finding, Severity
 from statechannel.ports import TopicSpec

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from statechannel.adapters.kafka.clients import connection_settings, consumer_settings
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Tail
 from statechannel.errors import LogError
 
 TOPIC = "orders"

@@ -9,8 +9,6 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogRetired, NewerRecord
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
@@ -19,6 +17,8 @@ from statechannel.law.verdict import Change, Unknown
 from statechannel.ports import Log, Payload
 from statechannel.runtime.channel import Channel, ChannelSettings
 from tests.loadmanager.small_world import A, B, Hand, process, replica, virtually
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 from tests.statechannel.test_service import TOPIC, noop
 
 SNAPSHOTS_TOPIC = TOPIC + SNAPSHOTS

@@ -7,9 +7,6 @@ from zlib import crc32
 
 import pytest
 
-from loadmanager.simulation.network import Faults
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.errors import ForeignCluster, InvariantError, LogError, LogUnavailable, NewerRecord, RecordTooLarge
 from statechannel.law import codec
 from statechannel.law.bundle import even_boundaries
@@ -18,6 +15,9 @@ from statechannel.law.verdict import Change, Reason, Refusal, Unknown
 from statechannel.ports import Payload
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import ADMIN, A, B, Hand, process, replica, virtually
+from tests.simulator.network import Faults
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 TOPIC = "bundle-state"
 

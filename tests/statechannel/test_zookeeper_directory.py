@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from statechannel.adapters.zookeeper.directory import LISTED_NAMES_PER_S, Directory
 from statechannel.adapters.zookeeper.session import Session, Watch
+from statechannel.adapters.zookeeper.watches import LISTED_NAMES_PER_S, Directory
 from statechannel.errors import CoordinationUnavailable
 from statechannel.ports import WatchCounts
 

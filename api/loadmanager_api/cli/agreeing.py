@@ -16,7 +16,7 @@ from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, log_of, opened, opened_coordination, opened_log, working
 
 if TYPE_CHECKING:
-    from loadmanager.channel.migration.amending import Replaced
+    from loadmanager.channel.migration.agreement import Replaced
     from loadmanager.settings import Settings
     from statechannel.law.agreement import Agreement
 
@@ -67,7 +67,7 @@ def _show_wanted(remote: Remote, settings: Settings) -> None:
 
 
 async def _present(settings: Settings) -> Agreement:
-    from loadmanager.channel.migration.amending import present_agreement
+    from loadmanager.channel.migration.agreement import present_agreement
 
     async with opened_log(settings) as log:
         return await present_agreement(log, log_of(settings), settings.cluster)
@@ -84,7 +84,7 @@ def _pairs(now: Agreement) -> list[tuple[str, object]]:
 
 
 async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Replaced:
-    from loadmanager.channel.migration.amending import replace_agreement
+    from loadmanager.channel.migration.agreement import replace_agreement
 
     async with AsyncExitStack() as stack:
         place = await stack.enter_async_context(opened(settings))

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from loadmanager.broker.hosting import at_once
+from loadmanager.broker.hooks import at_once
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
 from loadmanager_api.cli.echoing import echo
@@ -158,7 +158,7 @@ def failure_line(error: Exception) -> str:
 
 async def _live(member: Any, host: Any) -> None:
     """Run one broker from start to end. The first signal ends it gracefully, the second one at once."""
-    from loadmanager.embedding.life import live
+    from loadmanager.embedding.broker import live
 
     stopping = asyncio.Event()
 

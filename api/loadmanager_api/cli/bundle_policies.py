@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loadmanager.model.policies.claims import intersects
+from loadmanager.model.policies.effective import intersects
 from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.names import BROKER, BUNDLE, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts

@@ -72,7 +72,7 @@ async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
 async def _documents(log: Log, settings: Settings, revision: int) -> Mapping[str, Policy]:
     """The policies of a revision, read from their topic."""
     from loadmanager.cluster.policy_store import PolicyStore
-    from loadmanager.model.policies.findings import Known
+    from loadmanager.model.policies.validation import Known
     from statechannel.runtime.view import wall_clock_ms
 
     nothing_is_written = Known((), (), lambda _: (), settings)

@@ -8,7 +8,7 @@ import click
 
 from loadmanager.broker.wiring import auditors
 from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.migrating import Moved
+from loadmanager.channel.migration.move import Moved
 from loadmanager.settings import Settings
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import of_the_old_side, pairs, settings_of, settings_options
@@ -69,7 +69,7 @@ def migrate(
 
 async def _movable(old: Settings, new: Settings) -> Export:
     """What would be moved, if the new stores are ready for it. Raises Conflict."""
-    from loadmanager.channel.migration.migrating import cause_of_move, movable
+    from loadmanager.channel.migration.move import cause_of_move, movable
 
     await _check(new)
     async with opened(old) as source:
@@ -79,7 +79,7 @@ async def _movable(old: Settings, new: Settings) -> Export:
 
 
 async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
-    from loadmanager.channel.migration.migrating import migrate
+    from loadmanager.channel.migration.move import migrate
     from loadmanager.diagnostics.check.topics import topics_of
 
     await _check(new)

@@ -20,7 +20,7 @@ from loadmanager_api.cli.stores import check_there, log_of, opened, opened_coord
 
 if TYPE_CHECKING:
     from loadmanager.channel.migration.export import Export
-    from loadmanager.channel.migration.migrating import Moved, Terms
+    from loadmanager.channel.migration.move import Moved, Terms
     from loadmanager.settings import Settings
 
 wait_option = click.option(
@@ -52,7 +52,7 @@ def export_command(
 
     Brokers may run meanwhile: then FILE has each namespace at one moment, but not all at the same moment.
     """
-    from loadmanager.channel.migration import export_file
+    from loadmanager.channel.migration.export import encode, write
 
     settings = settings_of(given, more)
     check_there(settings.log, "--log")
@@ -64,9 +64,9 @@ def export_command(
             f"this log is closed, and holds nothing new: the channel was moved to {export.moved_to}. "
             "Export from there; if the new log is lost, give --closed"
         )
-    data = export_file.encode(export)
+    data = encode(export)
     try:
-        export_file.write(file, data, replace=replace)
+        write(file, data, replace=replace)
     except OSError as error:
         raise Failed(f"cannot write {file}: {error.strerror}") from None
     cluster_identity = export.cluster_identity
@@ -82,9 +82,8 @@ def export_command(
 
 async def exported(settings: Settings) -> Export:
     """The channel as its log has it; writes nothing. Raises the errors of the log."""
-    from loadmanager.channel.migration.documents import documents_in
-    from loadmanager.channel.migration.export import export_of
-    from loadmanager.channel.migration.folding import FoldedLog
+    from loadmanager.channel.migration.export import documents_in, export_of
+    from loadmanager.channel.migration.offline_log import FoldedLog
 
     async with opened_log(settings) as log:
         folded = FoldedLog(log, log_of(settings))
@@ -124,8 +123,6 @@ def import_command(
 
     With --empty and without FILE the log gets no namespace and no policy: create them again.
     """
-    from loadmanager.channel.migration import export_file
-
     if empty == (file is not None):
         raise click.UsageError("give the FILE of a backup, or --empty if there is none")
     settings = settings_of(given, more)
@@ -136,10 +133,10 @@ def import_command(
         say("not checked: whether a broker of the lost log still runs; --from-coordination ADDRESS checks it")
     confirm(remote, f"This fills {log_of(settings)} from {file or 'nothing'}")
     if remote.dry_run:
-        _show_fitting(remote, export_file, data, settings, generation)
+        _show_fitting(remote, data, settings, generation)
         return
     terms = terms_of(settings, settings, wait_s)
-    moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
+    moved = working(_imported(data, settings, terms, generation, from_coordination))
     show_moved(remote, moved)
 
 
@@ -152,23 +149,23 @@ def _read(file: Path) -> bytes:
 
 def _nothing(settings: Settings, generation: int | None) -> bytes:
     """A backup with nothing in it but the generation before this one; the same whenever the command is run again."""
-    from loadmanager.channel.migration import export_file
-    from loadmanager.channel.migration.export import nothing
+    from loadmanager.channel.migration.export import encode, nothing
 
     if generation is None:
         raise click.UsageError(
             "--empty needs a --generation above that of every token in your stores: their first four digits"
         )
-    return export_file.encode(nothing(settings.cluster, generation))
+    return encode(nothing(settings.cluster, generation))
 
 
-def _show_fitting(remote: Remote, export_file: Any, data: bytes, settings: Settings, generation: int | None) -> None:
-    from loadmanager.channel.migration.migrating import cause_of_import, check_fits
+def _show_fitting(remote: Remote, data: bytes, settings: Settings, generation: int | None) -> None:
+    from loadmanager.channel.migration.export import decode, seal_of
+    from loadmanager.channel.migration.move import cause_of_import, check_fits
 
     async def checked() -> tuple[Export, int]:
-        export: Export = export_file.decode(data)
+        export = decode(data)
         chosen = check_fits(export, settings.cluster, generation)
-        await check_new_log(settings, cause_of_import(export_file.seal_of(data)), chosen)
+        await check_new_log(settings, cause_of_import(seal_of(data)), chosen)
         return export, chosen
 
     export, chosen = working(checked())
@@ -185,7 +182,7 @@ async def check_new_log(settings: Settings, cause: str, generation: int) -> None
     Creates nothing: a file that is not there is fit. Kafka is not looked at, since that would create the topics.
     """
     from loadmanager.broker.wiring import file_of
-    from loadmanager.channel.migration.migrating import check_target
+    from loadmanager.channel.migration.move import check_target
 
     if not settings.log.startswith("sqlite:") or not file_of(settings.log).exists():
         return
@@ -193,12 +190,11 @@ async def check_new_log(settings: Settings, cause: str, generation: int) -> None
         await check_target(log, log_of(settings), cause, settings.cluster, generation)
 
 
-async def _imported(
-    export_file: Any, data: bytes, settings: Settings, terms: Terms, generation: int | None, old: str | None
-) -> Moved:
-    from loadmanager.channel.migration.migrating import check_fits, restore
+async def _imported(data: bytes, settings: Settings, terms: Terms, generation: int | None, old: str | None) -> Moved:
+    from loadmanager.channel.migration.export import decode, seal_of
+    from loadmanager.channel.migration.move import check_fits, restore
 
-    export = export_file.decode(data)
+    export = decode(data)
     check_fits(export, settings.cluster, generation)  # before a file or a topic is created
     async with AsyncExitStack() as stack:
         new = await stack.enter_async_context(opened(settings))
@@ -206,14 +202,14 @@ async def _imported(
         if old is not None:
             earlier = settings.model_copy(update={"coordination": old})
             leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
-        seal = export_file.seal_of(data)
+        seal = seal_of(data)
         return await restore(export, seal, new, terms, generation=generation, old=leaving, say=say)
 
 
 def terms_of(new: Settings, old: Settings, wait_s: float) -> Terms:
     """What the settings say of a move; how long a proof counts is what those said who may still have one. The new log
     names what the old one did, but for what was given for the new one."""
-    from loadmanager.channel.migration.migrating import Terms
+    from loadmanager.channel.migration.move import Terms
 
     return Terms(new.cluster, new.partitions, old.proof_validity_s, old.margin_s, now_ms(), wait_s, agreement_with(new))
 

@@ -89,7 +89,7 @@ def _run(
                 echo(f"a service may attach at http://{_address(listening)}", err=True)
                 await running.run()
 
-    from loadmanager.embedding.signals import leaving_on_signal
+    from loadmanager.embedding.broker import leaving_on_signal
 
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -10,7 +10,7 @@ from loadmanager_api.cli.check import quiet_clients
 from loadmanager_api.cli.client import Failed, NotNow, run
 
 if TYPE_CHECKING:
-    from loadmanager.channel.migration.migrating import Place
+    from loadmanager.channel.migration.move import Place
     from loadmanager.settings import Settings
     from statechannel.ports import Coordination, Log
 
@@ -70,7 +70,7 @@ async def _started(service: S, settings: Settings) -> AsyncGenerator[S]:
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncGenerator[Place]:
     """The log and the coordination service, started."""
-    from loadmanager.channel.migration.migrating import Place
+    from loadmanager.channel.migration.move import Place
 
     async with opened_log(settings) as log, opened_coordination(settings) as coordination:
         yield Place(log, coordination, log_of(settings), coordination_of(settings))

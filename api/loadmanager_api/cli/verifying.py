@@ -19,7 +19,7 @@ from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, coordination_of, opened_coordination, opened_log, working
 
 if TYPE_CHECKING:
-    from loadmanager.channel.audit.partition import Finding
+    from loadmanager.channel.audit.verification import Finding
     from loadmanager.settings import Settings
 
 
@@ -46,7 +46,7 @@ def verify(remote: Remote, more: tuple[str, ...], **given: Any) -> None:
 
 
 async def _verified(settings: Settings) -> list[Finding]:
-    from loadmanager.channel.audit.verify import verify
+    from loadmanager.channel.audit.verification import verify
     from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 
     async with opened_log(settings) as log, opened_coordination(settings) as coordination:

@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 from fastapi import Body, Query
 from starlette.exceptions import HTTPException
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager_api.crossing import ControlRouter

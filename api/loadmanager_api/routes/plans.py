@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadmanager.broker.incarnation import Incarnation
+from loadmanager.broker.node import Incarnation
 from loadmanager.leader.plans.advice import Advice
 from loadmanager.leader.plans.plan import Plan, PlanKind, PlanState
 from loadmanager.leader.plans.store import publish

@@ -7,12 +7,11 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import Depends, Query, Request, Response
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.policy_store import Written
-from loadmanager.model.policies.fields import patched, read
+from loadmanager.model.policies.codec import named
 from loadmanager.model.policies.model import TYPES, Kind, Policy
-from loadmanager.model.policies.stored import named
+from loadmanager.model.policies.validation import patched, read
 from loadmanager.settings.documents.model import Version
 from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter, on_http_loop

@@ -17,8 +17,8 @@ from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import coordination_address
 from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager.errors import NotFound, Unavailable
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.policies.matching import matches_broker, matches_namespace
+from loadmanager.model.load import BrokerLoadData
+from loadmanager.model.policies.patterns import matches_broker, matches_namespace
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.kept import kept

@@ -15,9 +15,9 @@ from fastapi.responses import PlainTextResponse
 
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.model.policies.affinity import grouped
-from loadmanager.model.policies.matching import matches_broker
+from loadmanager.model.policies.constraints import grouped
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
+from loadmanager.model.policies.patterns import matches_broker
 from loadmanager_api.conditions import Conditions, When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, Author, TheNode

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from fastapi import Body, Query
 from starlette.exceptions import HTTPException
 
-from loadmanager.broker.incarnation import Incarnation
-from loadmanager.broker.node import Node
+from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.told_topics import TOLD_AT_MOST
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.depends import Acting, Author, TheNode

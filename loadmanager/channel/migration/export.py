@@ -1,18 +1,44 @@
-"""An export of a log: the replayed state of every partition. Pure; the file format is in `export_file.py`."""
+"""An export of a log: the replayed state of every partition, its documents, and the file that holds them.
+
+The file is read and written whole or not at all:
+
+    LMEXPORT 01 {header as JSON}\n    readable with `head -1`
+    length, chunk; length, chunk; …     4 bytes, big endian; chunks as of snapshots, partition after partition, then the
+                                        entries of the document topics (format 2, where there are any)
+    BLAKE2b-128 of all that, in hex, and \n
+
+The frame is the same in every version, so that a damaged file is told from one of a newer release.
+
+Policies, settings and plans are copied along with the channel, unchanged, refused ones too: the same entries in the
+same order give every reader the same documents. Copying goes on where an earlier run ended, by the entries' ids.
+Decisions stay in the old log, since they refer to its offsets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
 
 import msgspec
 
-from loadmanager.channel.migration.documents import DocumentEntries
-from loadmanager.errors import Conflict
+from loadmanager.channel.migration.offline_log import patiently
+from loadmanager.errors import Conflict, Invalid
+from loadmanager.settings.documents.model import DOCUMENT_TOPICS, Entry
+from statechannel.errors import BadSnapshot, NewerRecord
+from statechannel.law import snapshot
 from statechannel.law.agreement import Agreement
 from statechannel.law.imported import is_unfinished
 from statechannel.law.partition import ClusterIdentity, NamespaceState, PartitionState
+from statechannel.law.record import Count
+from statechannel.law.snapshot import Decoding, SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Ownership
+from statechannel.ports import Log, Payload, TopicSpec
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -90,3 +116,200 @@ def export_of(table: OwnershipTable, documents: DocumentEntries, address: str, t
         raise Conflict(f"{address} was only filled in part by an import: run that import again, then export")
     states = tuple(table.cut(partition) for partition in range(table.partitions))
     return Export(table.cluster_identity, taken_ms, address, states, documents)
+
+
+FORMAT, WITHOUT_DOCUMENTS = 2, 1
+_MAGIC = b"LMEXPORT "
+_SEAL_BYTES = 33
+_LENGTH_BYTES = 4
+
+
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first line of the file."""
+
+    cluster: str
+    identity: str
+    generation: int
+    taken_ms: int
+    log: str
+    partitions: tuple[SnapshotInfo, ...]
+    documents: tuple[tuple[str, Count], ...] = ()
+    """Document topics, and how many entries each has."""
+
+
+def encode(export: Export) -> bytes:
+    """The file's bytes; the same export gives the same bytes."""
+    chunks: list[bytes] = []
+    infos: list[SnapshotInfo] = []
+    for state in export.states:
+        for piece in snapshot.encode(state, f"partition-{state.partition}", export.taken_ms):
+            if isinstance(piece, Payload):
+                assert piece.value is not None
+                chunks.append(piece.value)
+            else:
+                infos.append(piece)
+    cluster_identity = export.cluster_identity
+    counts = tuple((topic, len(values)) for topic, values in export.documents.items() if values)
+    for topic, _ in counts:
+        chunks += export.documents[topic]
+    header = Header(
+        cluster_identity.cluster,
+        cluster_identity.identity,
+        cluster_identity.generation,
+        export.taken_ms,
+        export.address,
+        tuple(infos),
+        counts,
+    )
+    version = FORMAT if counts else WITHOUT_DOCUMENTS
+    body = b"".join(
+        (_MAGIC, b"%02x " % version, msgspec.json.encode(header), b"\n", *(_framed(chunk) for chunk in chunks))
+    )
+    return body + _seal(body)
+
+
+def write(path: Path, data: bytes, *, replace: bool = False) -> None:
+    """Write all of it under this name, or nothing; only the owner may read it. Raises OSError, FileExistsError.
+
+    `replace` replaces a file of that name atomically.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            beside.replace(path)
+        else:
+            os.link(beside, path)  # unlike a rename it fails if the path exists
+    finally:
+        beside.unlink(missing_ok=True)
+    _flush_directory(path.absolute().parent)
+
+
+def decode(data: bytes) -> Export:
+    """The export in a file. Raises Invalid: no export, damaged, truncated, or of a newer release."""
+    if not data.startswith(_MAGIC):
+        raise Invalid("this is no export of a channel: name a file that `loadmanager channel export` wrote")
+    body = data[:-_SEAL_BYTES]
+    if data[-_SEAL_BYTES:] != _seal(body):
+        raise Invalid("the export is damaged or truncated: its checksum does not match; take another copy of it")
+    line, newline, rest = body.partition(b"\n")
+    version, _, text = line[len(_MAGIC) :].partition(b" ")
+    if version not in (b"%02x" % FORMAT, b"%02x" % WITHOUT_DOCUMENTS):
+        found = version.decode(errors="replace")
+        raise Invalid(
+            f"the export is of format {found}, this release reads up to {FORMAT:02x}: import it with a newer release"
+        )
+    try:
+        header = msgspec.json.decode(text, type=Header)
+        return _whole(header, _chunks(rest if newline else b""))
+    except NewerRecord as error:
+        raise Invalid(f"the export was written by a newer release: {error}") from None
+    except (msgspec.MsgspecError, BadSnapshot) as error:
+        raise Invalid(f"the export cannot be read: {error}; take another copy of it") from None
+
+
+def seal_of(data: bytes) -> str:
+    """The file's checksum, which identifies it."""
+    return data[-_SEAL_BYTES:].decode().strip()
+
+
+def _whole(header: Header, chunks: Iterator[bytes]) -> Export:
+    cluster_identity = ClusterIdentity(header.cluster, header.identity, header.generation)
+    states = tuple(_state(partition, info, chunks) for partition, info in enumerate(header.partitions))
+    documents = {topic: tuple(islice(chunks, count)) for topic, count in header.documents}
+    if any(len(documents[topic]) != count for topic, count in header.documents):
+        raise BadSnapshot("it lacks documents")
+    if next(chunks, None) is not None:
+        raise BadSnapshot("it holds more than its header says")
+    if not states or states[0].cluster_identity != cluster_identity:
+        raise BadSnapshot("its header names another log than its content")
+    return Export(cluster_identity, header.taken_ms, header.log, states, documents)
+
+
+def _state(partition: int, info: SnapshotInfo, chunks: Iterator[bytes]) -> PartitionState:
+    values = [chunk for chunk in (next(chunks, None) for _ in range(info.chunks)) if chunk is not None]
+    if len(values) != info.chunks:
+        raise BadSnapshot(f"it lacks {info.chunks - len(values)} chunks of partition {partition}")
+    decoding = Decoding(partition, info, values)
+    for _ in decoding:
+        pass
+    return decoding.state()
+
+
+def _chunks(rest: bytes) -> Iterator[bytes]:
+    begin = 0
+    while begin < len(rest):
+        end = begin + _LENGTH_BYTES + int.from_bytes(rest[begin : begin + _LENGTH_BYTES], "big")
+        if end > len(rest):
+            raise BadSnapshot("its last chunk is cut off")
+        yield rest[begin + _LENGTH_BYTES : end]
+        begin = end
+
+
+def _framed(chunk: bytes) -> bytes:
+    return len(chunk).to_bytes(_LENGTH_BYTES, "big") + chunk
+
+
+def _seal(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).hexdigest().encode() + b"\n"
+
+
+def _flush_directory(directory: Path) -> None:
+    """Flush a directory, which makes a new name in it durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+ENTRIES_AT_ONCE = 500
+
+DocumentEntries = Mapping[str, tuple[bytes, ...]]
+"""The values of each document topic, in their order."""
+
+
+async def documents_in(log: Log) -> DocumentEntries:
+    """All entries of the document topics; creates missing topics. Raises LogUnavailable."""
+    return {topic: await patiently(lambda topic=topic: _entries(log, topic)) for topic in DOCUMENT_TOPICS}
+
+
+async def fill_documents(log: Log, documents: DocumentEntries) -> int:
+    """Append the entries that a new log lacks; returns how many. Raises Conflict if it has other documents already."""
+    found = await documents_in(log)
+    lacking = {topic: _lacking(topic, found[topic], wanted) for topic, wanted in documents.items()}
+    for topic, values in lacking.items():
+        for begin in range(0, len(values), ENTRIES_AT_ONCE):
+            payloads = [Payload(None, value) for value in values[begin : begin + ENTRIES_AT_ONCE]]
+            await patiently(lambda topic=topic, payloads=payloads: log.append(topic, 0, payloads))
+    return sum(map(len, lacking.values()))
+
+
+def _lacking(topic: str, found: Sequence[bytes], wanted: Sequence[bytes]) -> Sequence[bytes]:
+    """The wanted values that are missing. Those found must be the first ones; an append may be partial or repeated."""
+    ids = list(dict.fromkeys(map(_id, found)))
+    if ids != list(dict.fromkeys(map(_id, wanted)))[: len(ids)]:
+        raise Conflict(f"the new log's topic {topic!r} has documents of its own: choose a new log or topic prefix")
+    there = set(ids)
+    return [value for value in wanted if _id(value) not in there]
+
+
+def _id(value: bytes) -> str:
+    """An entry's id; for a value that is no entry of ours, the whole value."""
+    try:
+        return msgspec.json.decode(value, type=Entry).id
+    except (ValueError, RecursionError):  # no JSON, no entry, no Unicode, nested too deeply
+        return value.hex()
+
+
+async def _entries(log: Log, topic: str) -> tuple[bytes, ...]:
+    await log.open_topic(TopicSpec(topic, 1))
+    values: list[bytes] = []
+    batches = log.read(topic, 0, 0)
+    async with aclosing(batches):
+        async for batch in batches:
+            values += [entry.value for entry in batch if entry.value is not None]
+    return tuple(values)

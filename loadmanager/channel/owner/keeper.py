@@ -18,8 +18,7 @@ import msgspec
 
 from loadmanager.channel.owner.election import lease_of
 from loadmanager.channel.owner.reading_back import compare
-from loadmanager.channel.owner.retention import Plan, plan
-from loadmanager.channel.owner.schedule import Progress, ScheduleSettings, due
+from loadmanager.channel.owner.retention import Plan, Progress, ScheduleSettings, due, plan
 from statechannel.errors import BadSnapshot, InvariantError, LogUnavailable
 from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode

@@ -13,9 +13,8 @@ from loadmanager.decisions.explaining.judgement import PLAN
 from loadmanager.decisions.explaining.situation import Situation, fullness, mean_usage, taking_part, usages
 from loadmanager.decisions.explaining.targets import judgement_of, rule_text
 from loadmanager.decisions.explaining.verdicts import refused_candidate, whither, why_not
-from loadmanager.model.cluster import UNITS, UNLIMITED, ClusterModel
-from loadmanager.model.constraints import FREE
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.cluster import FREE, UNITS, UNLIMITED, ClusterModel
+from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision
 

@@ -18,9 +18,8 @@ from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.decisions.explaining.targets import judgement_of, rule_text, targets
 from loadmanager.decisions.explaining.verdicts import move_of, moved_text, why_not
 from loadmanager.decisions.memory import given_memory
-from loadmanager.model.cluster import NOWHERE, UNITS, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
-from loadmanager.model.load.usage import RESOURCES, weights_of
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNITS, ClusterModel
+from loadmanager.model.load import RESOURCES, weights_of
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
 from statechannel.law.bundle import Bundle

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.settings import Settings
 
 

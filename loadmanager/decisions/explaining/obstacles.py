@@ -12,8 +12,7 @@ import numpy as np
 from loadmanager.decisions.explaining.answer import Obstacle, Target, listed, percent, span
 from loadmanager.decisions.explaining.situation import fullness, mean_usage
 from loadmanager.decisions.explaining.targets import owner_name, rule_text
-from loadmanager.model.cluster import NOWHERE, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan.eligibility import IN_FLIGHT, KEPT, NO_OWNER, PAUSED, RESTING, UNKNOWN
 

@@ -16,7 +16,7 @@ from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.memory import NOTHING_KEPT, Memory, given_memory
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.model.cluster import Brokers, ClusterModel
-from loadmanager.model.load.usage import weights_of
+from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan

@@ -19,14 +19,12 @@ from loadmanager.decisions.explaining.edits import all_rested, multiplied, with_
 from loadmanager.decisions.explaining.projection import Projection, projection
 from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.model.cluster import Brokers, ClusterModel
-from loadmanager.model.constraints import ALLOWED
-from loadmanager.model.load.usage import CAPACITIES
-from loadmanager.model.policies.affinity import Holdings, grouped
-from loadmanager.model.policies.constraining import constraints_for, with_policies
-from loadmanager.model.policies.fields import check_fields, check_name
+from loadmanager.model.cluster import ALLOWED, Brokers, ClusterModel
+from loadmanager.model.load import CAPACITIES
+from loadmanager.model.policies.codec import fold, key_of, named
+from loadmanager.model.policies.constraints import Holdings, constraints_for, grouped, with_policies
 from loadmanager.model.policies.model import TYPES, Policies, Policy
-from loadmanager.model.policies.stored import fold, key_of, named
+from loadmanager.model.policies.validation import check_fields, check_name
 from loadmanager.settings import Settings
 from statechannel.law.record import BrokerId
 

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from loadmanager.cluster.host_clocks import clocks_outside
+from loadmanager.cluster.clocks import clocks_outside
 from loadmanager.errors import install_line
 from loadmanager.model.registration import VERSION
 from loadmanager.settings import Settings

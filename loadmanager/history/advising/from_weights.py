@@ -29,7 +29,7 @@ from loadmanager.leader.plans.advice import (
     SettingChange,
     step_towards,
 )
-from loadmanager.model.load.usage import Weights
+from loadmanager.model.load import Weights
 from loadmanager.settings import Settings
 
 METHOD = "capacity model"

@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from loadmanager.history.lake import Window
-from loadmanager.model.load.usage import DEFAULT_WEIGHTS, Weights, weights_of
+from loadmanager.model.load import DEFAULT_WEIGHTS, Weights, weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.conditions import Limits
 

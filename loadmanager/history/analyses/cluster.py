@@ -24,7 +24,7 @@ from loadmanager.history.analyses.figures import (
 )
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.load import RESOURCES
 
 OF_BUNDLES = (CPU, BYTES_IN, BYTES_OUT, MESSAGES)
 """The resources that are measured per bundle; memory is not, because it does not fall when a bundle goes."""

@@ -1,6 +1,6 @@
 """Columns that several analyses share: sound figures, what brokers use, and their usage.
 
-The formulas are those of `loadmanager.model.load.usage` in SQL: usage is weight · used / capacity; CPU always counts,
+The formulas are those of `loadmanager.model.load` in SQL: usage is weight · used / capacity; CPU always counts,
 another resource counts where a broker declares a capacity for it. Resources are numbered as in RESOURCES.
 """
 
@@ -11,7 +11,7 @@ from math import inf
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.model.load.usage import CAPACITIES, RESOURCES, Weights
+from loadmanager.model.load import CAPACITIES, RESOURCES, Weights
 
 NUMBERS = range(len(RESOURCES))
 CPU, MEMORY, BYTES_IN, BYTES_OUT, MESSAGES = NUMBERS

@@ -22,7 +22,7 @@ from loadmanager.history.analyses.cluster import bundle_hours, cluster, with_cpu
 from loadmanager.history.analyses.figures import CPU
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.load import RESOURCES
 
 Floats = NDArray[np.float64]
 Table = Any

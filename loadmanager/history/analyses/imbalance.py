@@ -12,7 +12,7 @@ from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import MINUTE_S, counted, over, with_usages
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.load import RESOURCES
 from loadmanager.strategies.playground.level import IDLE
 
 FULLEST = "fullest"

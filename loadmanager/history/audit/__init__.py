@@ -9,7 +9,7 @@ It trusts only the log and, where the log was trimmed, the oldest snapshot. The 
 `segments.py` cuts one partition into segments that are audited in parallel.
 """
 
-from loadmanager.channel.audit.invariants import Invariant
+from loadmanager.channel.audit.auditor import Invariant
 from loadmanager.history.audit.auditing import Audit, Silver, audit
 from loadmanager.history.audit.findings import SUMMARY, VIOLATION
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loadmanager.channel.audit.invariants import Broken, Invariant
+from loadmanager.channel.audit.auditor import Broken, Invariant
 from loadmanager.history.folding.lists import Row
 from loadmanager.history.folding.rows import UNKNOWN
 from loadmanager.history.schemas import CHANNEL, TRANSITION

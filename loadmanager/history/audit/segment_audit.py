@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadmanager.channel.audit.auditor import Auditor, compared
-from loadmanager.channel.audit.invariants import Broken, Invariant, words
+from loadmanager.channel.audit.auditor import Auditor, Broken, Invariant, compared, words
 from loadmanager.history.audit.findings import COUNTS
 from loadmanager.history.audit.recorded import Recorded
 from loadmanager.history.audit.segments import Segment

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from loadmanager.history import utc
 from loadmanager.history.decoding.records import CORRUPT, DECODED, NEWER, decoded
 from loadmanager.history.schemas import QUARANTINE, TABLES
-from loadmanager.model.load.model import BROKERS_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC
 
 __all__ = [
     "CORRUPT",

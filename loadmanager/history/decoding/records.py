@@ -29,7 +29,7 @@ from loadmanager.history.decoding.loads import BROKER_LOAD, TOP_BUNDLES
 from loadmanager.history.plausible import refusal
 from loadmanager.history.schemas import RAW, TABLES
 from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
 
 ROWS_AT_ONCE = 2_000
 """So many records, with some thirty objects each, fit into a core's cache."""

@@ -20,7 +20,7 @@ from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_mi
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
 from loadmanager.history.plausible import AHEAD_US, is_plausible
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 
 HOUR_US = 60 * MINUTE_US
 SPANS = 200

@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.history import utc
 from loadmanager.history.lake import Lake
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 
 PLACE = ("topic", "partition", "offset")
 IDENTITY = ("topic", "who", "incarnation", "at")

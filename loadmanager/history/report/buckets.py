@@ -14,7 +14,7 @@ from loadmanager.history.analyses.analysis import Tables
 from loadmanager.history.analyses.figures import with_usages
 from loadmanager.history.ingest.minutes import Reach, in_force
 from loadmanager.history.report.material import Span
-from loadmanager.model.load.usage import Weights
+from loadmanager.model.load import Weights
 
 FROM_MINUTES_S = 600
 """From this bucket length on, minutes are exact enough: at most a tenth of a bucket lies in a neighbour."""

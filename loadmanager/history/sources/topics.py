@@ -8,7 +8,7 @@ import msgspec
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 
 AUDIT_TOPIC = "audit"
 GROUP_LAG_TOPIC = "group-lag"

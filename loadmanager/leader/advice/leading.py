@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AdviceDependencies(Protocol):
-    """The dependencies on the process; see `incarnation.IncarnationDependencies`."""
+    """What it uses of the process: a part of `loadmanager.broker.node.Node`."""
 
     live: LiveSettings
     world: Dependencies

@@ -24,7 +24,7 @@ from math import prod
 import msgspec
 
 from loadmanager.leader.core import ORPHAN, STUCK
-from loadmanager.model.policies.claims import intersects
+from loadmanager.model.policies.effective import intersects
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State

@@ -36,10 +36,9 @@ from loadmanager.leader.quarantine.evidence import (
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
-from loadmanager.model.policies.claims import intersects
+from loadmanager.model.policies.codec import key_of, named
+from loadmanager.model.policies.effective import Ruling, intersects
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policies, Policy
-from loadmanager.model.policies.ruling import Ruling
-from loadmanager.model.policies.stored import key_of, named
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import Version

@@ -13,8 +13,7 @@ from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.rebalancing.asking import Asking
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.history import MoveHistory
-from loadmanager.model.observation import Observed, cluster_model
+from loadmanager.model.observation import MoveHistory, Observed, cluster_model
 from loadmanager.model.policies.model import Policies
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings

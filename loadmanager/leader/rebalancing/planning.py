@@ -27,7 +27,7 @@ from loadmanager.leader.plans.plan import (
 from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
 from loadmanager.leader.rebalancing.limits import grouped
 from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.load.usage import weights_of
+from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.law.bundle import Bundle

@@ -16,8 +16,8 @@ import msgspec
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import BundleLoad, KeyRate
+from loadmanager.model.policies.effective import Ruling
 from loadmanager.model.policies.model import Policies
-from loadmanager.model.policies.ruling import Ruling
 from loadmanager.settings import Settings
 from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.conditions import Cause

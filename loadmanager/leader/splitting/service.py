@@ -13,7 +13,7 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.splitting.journal import Journal
 from loadmanager.leader.splitting.leading import Tending
 from loadmanager.leader.splitting.scheduler import KeysOf, Loads, Reshaper
-from loadmanager.model.policies.ruling import Ruling
+from loadmanager.model.policies.effective import Ruling
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.choosing import Extreme, choose
 from loadmanager.strategies.splitting.cutting import Bounds
@@ -23,7 +23,7 @@ from statechannel.runtime.channel import Channel
 
 
 class SplittingDependencies(Protocol):
-    """The dependencies on the process; see `incarnation.IncarnationDependencies`."""
+    """What it uses of the process: a part of `loadmanager.broker.node.Node`."""
 
     world: Dependencies
     channel: Channel

@@ -1,6 +1,6 @@
 """The policies that operators write: one document for each subject, each with its own version. Values only.
 
-`validation.py` checks documents when they are written; `constraining.py` applies them to a model. Names of brokers are
+`validation.py` checks documents when they are written; `constraints.py` applies them to a model. Names of brokers are
 advertised `host:port`s. Patterns are regular expressions that must match as a whole.
 """
 

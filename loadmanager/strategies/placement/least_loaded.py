@@ -18,7 +18,7 @@ from math import fsum, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.model.load.model import share
+from loadmanager.model.load import share
 from loadmanager.strategies.placement.placement import Candidate, Given, NoPlace, Placed, count, willing
 from loadmanager.strategies.placement.rendezvous import RANKS, ranks, rendezvous, seeds
 from statechannel.law.bundle import Bundle

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from loadmanager.model.constraints import ALLOWED
-from loadmanager.model.policies.affinity import grouped
-from loadmanager.model.policies.claims import Claims
-from loadmanager.model.policies.fleet import Fleet
+from loadmanager.model.cluster import ALLOWED
+from loadmanager.model.policies.constraints import grouped
+from loadmanager.model.policies.effective import Claims
 from loadmanager.model.policies.model import Policies
-from loadmanager.model.policies.permissions import Permissions
+from loadmanager.model.policies.permissions import Fleet, Permissions
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.placement import Candidate, RefusedCandidate

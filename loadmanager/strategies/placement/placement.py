@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.registration import Peer
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId

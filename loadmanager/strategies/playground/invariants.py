@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from statechannel.law.bundle import Bundle
 

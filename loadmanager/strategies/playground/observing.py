@@ -8,8 +8,18 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel, Floats, Ints
-from loadmanager.model.constraints import FREE, Constraints, unconstrained
+from loadmanager.model.cluster import (
+    FREE,
+    NOWHERE,
+    UNLIMITED,
+    Brokers,
+    Bundles,
+    ClusterModel,
+    Constraints,
+    Floats,
+    Ints,
+    unconstrained,
+)
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.cluster import SimulatedCluster, summed
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, MESSAGES

@@ -11,9 +11,8 @@ import numpy as np
 
 from loadmanager.model.cluster import Ints
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures
-from loadmanager.model.load.report import Publish, Reporter
-from loadmanager.model.load.window import Sample
+from loadmanager.model.load import Figures
+from loadmanager.model.load_report import Publish, Reporter, Sample
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.playing import Run
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, broker_names

@@ -15,8 +15,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Refused
 from statechannel.law.bundle import Bundle

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from loadmanager.errors import Conflict
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import TopBundlesLoadData, heat, total_of
+from loadmanager.model.load import TopBundlesLoadData, heat, total_of
 from statechannel.law.bundle import Bundle
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State

@@ -23,7 +23,7 @@ import msgspec
 
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import total_of
+from loadmanager.model.load import total_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.conditions import Limits, fullest, is_cold
 from loadmanager.strategies.splitting.deciding import SettingsOf, nothing_said

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel, Floats
-from loadmanager.model.constraints import ALLOWED, FREE
-from loadmanager.model.load.usage import weights_of
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Floats
+from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Move, Stage
 from statechannel.law.bundle import Bundle

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException
 
 from statechannel.adapters.kafka.offsets import Offsets
-from statechannel.adapters.kafka.read import Reader
+from statechannel.adapters.kafka.reader import Reader
 from statechannel.adapters.kafka.transactions import FencedWhileCommitting, Transactions
 from statechannel.adapters.kafka.writer import check_sizes
 from statechannel.errors import LogError, LogUnavailable, WriterFenced

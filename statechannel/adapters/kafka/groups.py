@@ -20,9 +20,8 @@ from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, is_forbidden, te
 from statechannel.adapters.kafka.clients import admin_settings, check_client_settings, connection_settings
 from statechannel.adapters.kafka.group_commits import pulled_of
 from statechannel.adapters.kafka.group_offsets import GroupOffsets
-from statechannel.adapters.kafka.looking import Look, Looking
 from statechannel.adapters.kafka.offsets import EARLIEST, LATEST, WRITTEN
-from statechannel.adapters.kafka.store_times import StoreTimes
+from statechannel.adapters.kafka.records import Look, Looking, StoreTimes
 from statechannel.errors import LogError, LogUnavailable
 
 BATCH = 10_000

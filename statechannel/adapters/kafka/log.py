@@ -24,8 +24,7 @@ from statechannel.adapters.kafka.clients import (
 )
 from statechannel.adapters.kafka.exclusive import Exclusive
 from statechannel.adapters.kafka.offsets import Offsets
-from statechannel.adapters.kafka.read import Reader
-from statechannel.adapters.kafka.tail import Tail
+from statechannel.adapters.kafka.reader import Reader, Tail
 from statechannel.adapters.kafka.topics import TopicPolicy, Topics
 from statechannel.adapters.kafka.writer import Writer
 from statechannel.errors import LogError, LogUnavailable

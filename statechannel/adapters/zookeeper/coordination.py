@@ -1,27 +1,35 @@
 """`Coordination` on ZooKeeper: one checked transaction for each write of the port.
 
-`nodes.py` has the format of the nodes, `session.py` the link, `watches.py` the watched values.
+A wiped root that is used again gets nodes of the same names and versions. So the identity of a root is also in the
+*name* of a node, the marker, which no other root has.
+
+`nodes.py` has the format of the nodes, `session.py` the link, `watches.py` the watched values. Every write checks that
+an incarnation is current, and the versions of nodes. A lease is an ephemeral node. Its *term* is a second node, whose
+version rises with every claim. A new ephemeral node always has version 0, so only the term tells a holder's node from
+its successor's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.protocol.states import ZnodeStat
 
 from statechannel.adapters.zookeeper.access import open_to_all
-from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
-from statechannel.adapters.zookeeper.leases import Leases
 from statechannel.adapters.zookeeper.nodes import (
     Nodes,
+    decode_holder,
     decode_leadership,
+    encode_holder,
     encode_leadership,
     encode_member,
 )
-from statechannel.adapters.zookeeper.roots import Roots
 from statechannel.adapters.zookeeper.session import (
     LOGGER,
     Operation,
@@ -34,10 +42,26 @@ from statechannel.adapters.zookeeper.session import (
     put,
 )
 from statechannel.adapters.zookeeper.watches import Watches
-from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignRoot, RootLost
-from statechannel.law.coordination_root import lost, replaced
+from statechannel.errors import CoordinationError, CoordinationUnavailable, Deposed, Fenced, ForeignRoot, RootLost
+from statechannel.law.coordination_root import check_root, lost, replaced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
+
+ATTEMPTS = 8
+"""How often a transaction that lost a race is tried before the server counts as unavailable."""
+
+
+def fenced(broker: BrokerId) -> Fenced:
+    return Fenced(f"{broker} is not the current incarnation of its name: stop, and start a new incarnation")
+
+
+def deposed(epoch: int) -> Deposed:
+    return Deposed(f"epoch {epoch} is not the current one: stop leading")
+
+
+def _encoded(ours: Identity) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(ours, root=secrets.token_hex(8)))
+
 
 RAISES_AT_ONCE = 500
 MAX_DATA_BYTES = 256 * 1024
@@ -67,9 +91,8 @@ class ZooKeeperCoordination:
         self._session = Session(
             hosts, session_timeout_s, request_timeout_s, client_settings or {}, self._watches.link_changed
         )
-        self._checks = Checks(self._session, self._nodes)
-        self._leases = Leases(self._session, self._nodes, self._checks)
-        self._roots = Roots(self._session, self._nodes)
+        self._abandoned = False
+        """Set by another thread: no incarnation writes until a new one has started."""
         self._keeper: asyncio.Task[None] | None = None
         self._data: dict[BrokerId, bytes] = {}
         self._won: Leadership | None = None
@@ -112,14 +135,14 @@ class ZooKeeperCoordination:
         """As `Coordination.identify`."""
         self._session.precondition = None
         await self._prepare_root()
-        identity = await self._roots.identify(Identity(cluster, log_identity, root or ""))
+        identity = await self._identify(Identity(cluster, log_identity, root or ""))
         self._session.precondition = Precondition(check(self._nodes.marker(identity)), lambda: self._moved(identity))
         self._watches.note_root(lost=False)
         return identity
 
     async def _moved(self, root: str) -> CoordinationError:
         """The error to raise because the root is not the identified one any more."""
-        found = await self._roots.identity()
+        found = await self.identity()
         where = f"{self._nodes.root} on ZooKeeper at {self._hosts}"
         if found is None or found.root == root:
             self._watches.note_root(lost=True)
@@ -128,13 +151,37 @@ class ZooKeeperCoordination:
 
     async def identity(self) -> Identity | None:
         """As `Coordination.identity`."""
-        return await self._roots.identity()
+        found = await self._read_identity()
+        return found and found[0]
+
+    async def _identify(self, ours: Identity) -> str:
+        """The root's identity; creates what is missing if `ours` has no `root`. Raises ForeignCluster."""
+        while True:
+            found = await self._read_identity()
+            check_root(found and found[0], ours)
+            if found is None:
+                with suppress(NodeExistsError):
+                    await self._session.create(self._nodes.identity, _encoded(ours))
+            elif not found[0].root:  # made by an earlier release, or not named yet
+                with suppress(Refused, BadVersionError):
+                    await self._session.commit(put(self._nodes.identity, _encoded(ours), found[1]))
+            else:
+                with suppress(NodeExistsError):
+                    await self._session.create(self._nodes.marker(found[0].root), b"")
+                return found[0].root
+
+    async def _read_identity(self) -> tuple[Identity, int] | None:
+        try:
+            data, stat = await self._session.read(self._nodes.identity)
+        except NoNodeError:
+            return None
+        return msgspec.json.decode(data, type=Identity), stat.version
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> BrokerId:
         """As `Coordination.start_incarnation`."""
         started = BrokerId(name, await self._raise_number(name, above))
-        self._checks.abandoned = False
+        self._abandoned = False
         return started
 
     async def register(self, broker: BrokerId, data: bytes) -> None:
@@ -149,9 +196,7 @@ class ZooKeeperCoordination:
         """As `Coordination.prove`."""
         live, data = self._nodes.live(broker.name), self._data.get(broker, b"")
         try:
-            _, written = await self._session.commit(
-                self._checks.is_current(broker), put(live, encode_member(broker, data))
-            )
+            _, written = await self._session.commit(self._is_current(broker), put(live, encode_member(broker, data)))
         except Refused as refused:
             if refused.index == 0:
                 raise fenced(broker) from None
@@ -164,11 +209,11 @@ class ZooKeeperCoordination:
     async def unregister(self, broker: BrokerId) -> None:
         """As `Coordination.unregister`."""
         self._data.pop(broker, None)
-        if self._checks.abandoned:
+        if self._abandoned:
             return  # the node ends with its session
         live = self._nodes.live(broker.name)
         try:
-            await self._session.commit(self._checks.is_current(broker), drop(live))
+            await self._session.commit(self._is_current(broker), drop(live))
         except Refused as refused:
             if refused.index == 0:
                 await self._remove_revoked(broker, live)
@@ -181,7 +226,7 @@ class ZooKeeperCoordination:
         except Refused as refused:
             if refused.index == 0:
                 raise deposed(epoch) from None
-            if await self._checks.version(self._nodes.id(broker.name)) > broker.incarnation:
+            if await self._version(self._nodes.id(broker.name)) > broker.incarnation:
                 return
             try:
                 await self._raise_number(broker.name, broker.incarnation, leads)
@@ -191,21 +236,21 @@ class ZooKeeperCoordination:
     # --- election
     async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
         """As `Coordination.campaign`."""
-        self._checks.may_act(candidate)
+        self._may_act(candidate)
         await self._raise_epoch(candidate, above)
         for _ in range(ATTEMPTS):
-            self._checks.may_act(candidate)
+            self._may_act(candidate)
             present = await self._present_leader()
             if present is not None and (present.leader != candidate or present == self._won):
-                await self._checks.confirm_current(candidate)
+                await self._confirm_current(candidate)
                 return None
-            epoch = await self._checks.version(self._nodes.epoch)
+            epoch = await self._version(self._nodes.epoch)
             ours = Leadership(candidate, epoch + 1)
             # a leadership of ours that we do not know of: the answer to an earlier campaign was lost
             again = () if present is None else (drop(self._nodes.leader),)
             try:
                 await self._session.commit(
-                    self._checks.is_current(candidate),
+                    self._is_current(candidate),
                     put(self._nodes.epoch, b"", epoch),
                     *again,
                     make(self._nodes.leader, encode_leadership(ours), ephemeral=True),
@@ -233,11 +278,50 @@ class ZooKeeperCoordination:
     # --- leases
     async def claim(self, lease: str, candidate: BrokerId) -> bool:
         """As `Coordination.claim`. Raises InvalidName for what is no lease."""
-        return await self._leases.claim(lease, candidate)
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
+        for _ in range(ATTEMPTS):
+            self._may_act(candidate)
+            count = await self._version(term)
+            present = await self._read_lease(node)
+            if present is not None:
+                data, stat = present
+                ours = decode_holder(lease, data) == candidate
+                if not ours or stat.ephemeralOwner == self._session.session_id:
+                    await self._confirm_current(candidate)
+                    return ours
+            # a node of ours from an earlier session: it would vanish with that session
+            outlived = () if present is None else (drop(node),)
+            try:
+                await self._session.commit(
+                    self._is_current(candidate),
+                    put(term, b"", count),
+                    *outlived,
+                    make(node, encode_holder(candidate), ephemeral=True),
+                )
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(candidate) from None
+                continue
+            return True
+        return False
 
     async def vacate(self, lease: str, holder: BrokerId) -> None:
         """As `Coordination.vacate`. Raises InvalidName for what is no lease."""
-        await self._leases.vacate(lease, holder)
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
+        for _ in range(ATTEMPTS):
+            counted = await self._session.stat(term)
+            present = await self._read_lease(node)
+            if counted is None or present is None or decode_holder(lease, present[0]) != holder:
+                return
+            with suppress(Refused):
+                await self._session.commit(check(term, counted.version), drop(node))
+                return
+        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for lease {lease} of {holder}: try again")
+
+    async def _read_lease(self, node: str) -> tuple[bytes, ZnodeStat] | None:
+        with suppress(NoNodeError):
+            return await self._session.read(node)
+        return None
 
     # --- watches
     @property
@@ -272,7 +356,7 @@ class ZooKeeperCoordination:
     def abandon(self) -> None:
         """As `Coordination.abandon`."""
         if self._session.abandon():
-            self._checks.abandoned = True
+            self._abandoned = True
 
     async def close(self) -> None:
         """As `Coordination.close`."""
@@ -283,13 +367,46 @@ class ZooKeeperCoordination:
                 await keeper
         await self._session.close()
 
+    # --- what the transactions check
+    def _may_act(self, broker: BrokerId) -> None:
+        """Raises Fenced if our session was abandoned."""
+        if self._abandoned:
+            raise fenced(broker)
+
+    def _is_current(self, broker: BrokerId) -> Operation:
+        """A step that fails its transaction unless this incarnation is current. Raises as `_may_act`."""
+        self._may_act(broker)
+        return check(self._nodes.id(broker.name), broker.incarnation)
+
+    async def _confirm_current(self, broker: BrokerId) -> None:
+        """Check in a transaction of its own that this incarnation is current. Raises Fenced."""
+        try:
+            await self._session.commit(self._is_current(broker))
+        except Refused:
+            raise fenced(broker) from None
+
+    async def _version(self, path: str) -> int:
+        """The version of a node; creates the node if it does not exist."""
+        while True:
+            stat = await self._session.stat(path)
+            if stat is not None:
+                return stat.version
+            try:
+                await self._session.create(path, b"")
+            except NodeExistsError:
+                continue
+            except NoNodeError:
+                if self._session.precondition is not None:
+                    raise await self._session.precondition.failed() from None
+                raise CoordinationUnavailable(f"the directory of {path} is gone from ZooKeeper") from None
+
     # --- transactions that may need several attempts
     async def _raise_epoch(self, candidate: BrokerId, above: int) -> None:
         """Raise the epoch to at least `above`: the log may have seen higher epochs than this root."""
-        while (missing := above - await self._checks.version(self._nodes.epoch)) > 0:
+        while (missing := above - await self._version(self._nodes.epoch)) > 0:
             raises = [put(self._nodes.epoch, b"")] * min(missing, RAISES_AT_ONCE)
             try:
-                await self._session.commit(self._checks.is_current(candidate), *raises)
+                await self._session.commit(self._is_current(candidate), *raises)
             except Refused as refused:
                 if refused.index == 0:
                     raise fenced(candidate) from None
@@ -301,7 +418,7 @@ class ZooKeeperCoordination:
             raise CoordinationError(f"incarnation numbers of {name} are used up at {above}: use another root")
         path = self._nodes.id(name)
         while True:
-            missing = above + 1 - await self._checks.version(path)
+            missing = above + 1 - await self._version(path)
             count = min(max(1, missing), RAISES_AT_ONCE)
             # unconditional writes: each of several concurrent callers gets its own number
             results = await self._session.commit(*guards, *[put(path, b"")] * count)
@@ -314,7 +431,7 @@ class ZooKeeperCoordination:
         for _ in range(ATTEMPTS):
             fresh = make(live, encode_member(broker, self._data.get(broker, b"")), ephemeral=True)
             try:
-                await self._session.commit(self._checks.is_current(broker), *((drop(live),) if exists else ()), fresh)
+                await self._session.commit(self._is_current(broker), *((drop(live),) if exists else ()), fresh)
             except Refused as refused:
                 if refused.index == 0:
                     raise fenced(broker) from None

@@ -9,11 +9,9 @@ from random import Random
 
 import pytest
 
-from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
-from loadmanager.simulation.log_server import MAX_BATCH, SimulatedLogServer
-from loadmanager.simulation.network import Network
-from loadmanager.simulation.simulated_coordination import SimulatedCoordination
-from loadmanager.simulation.simulated_log import SimulatedLog
+from tests.simulator.network import Network
+from tests.simulator.simulated_coordination import SimulatedCoordination, SimulatedCoordinationServer
+from tests.simulator.simulated_log import MAX_BATCH, SimulatedLog, SimulatedLogServer
 
 
 class SimulatedLogBackend:

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS, Options
 from loadmanager.history.lake import Window
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.load.usage import RESOURCES, Weights, capacity_row, usages
+from loadmanager.model.load import RESOURCES, BrokerLoadData, Weights, capacity_row, usages
 from loadmanager.strategies.splitting.conditions import Limits
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import BrokerId

@@ -22,7 +22,7 @@ from loadmanager.decisions.errors import NewerDecision
 from loadmanager.decisions.record import DecisionRecord, summary_of
 from loadmanager.history.decoding.records import DECODED, decoded
 from loadmanager.history.schemas import RAW
-from loadmanager.model.load.model import BrokerLoadData, TopBundlesLoadData, decode_broker_load, decode_top_bundles
+from loadmanager.model.load import BrokerLoadData, TopBundlesLoadData, decode_broker_load, decode_top_bundles
 from tests.history.decoding.records import as_json, broker_loads, damaged, decisions, sealed, top_bundles
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

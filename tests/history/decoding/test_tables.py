@@ -16,7 +16,7 @@ from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.history import decoding
 from loadmanager.history.schemas import QUARANTINE, RAW, TABLES
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.model.load import BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

@@ -16,7 +16,7 @@ from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from tests.history.engines.connect import ConnectServer
 from tests.history.engines.submitting import LOADMANAGER, PATIENCE_S, end, ended, seen, started
 from tests.history.ingest import material

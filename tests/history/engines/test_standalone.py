@@ -57,7 +57,7 @@ import pyarrow as pa
 from loadmanager.history.ingest.repeats import REPORTS, repeats
 from loadmanager.history.lake import Lake
 from loadmanager.history.session import Spark, session
-from loadmanager.model.load.model import BROKERS_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC
 spark = session(Spark(master=sys.argv[1], memory="1g", conf={"spark.executor.memory": "512m"}))
 at = datetime(2026, 1, 1, tzinfo=UTC)
 rows = [dict(zip(REPORTS.names, (BROKERS_TOPIC, 0, offset, "a", 1, at))) for offset in range(3)]

@@ -16,13 +16,13 @@ from loadmanager.errors import Invalid
 from loadmanager.history.folding import lists
 from loadmanager.history.folding.states import SEEDED, packed
 from loadmanager.history.schemas import CHANNEL_STATE
-from loadmanager.simulation.world import World
 from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 from statechannel.runtime.core import ChannelCore
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 from tests.statechannel.test_service import TOPIC, foreign
 
 from .tasks import APPENDED_US, Entry, Table, history, numbered, of_format

@@ -19,7 +19,7 @@ from loadmanager.decisions.record import DecisionRecord
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history.schemas import RAW
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import Bundle

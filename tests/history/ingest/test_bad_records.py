@@ -18,7 +18,7 @@ from loadmanager.history.ingest.progress import SILVER, WRITER, advance, arrived
 from loadmanager.history.ingest.rereading import reread
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import SqliteSource
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.ports import Payload

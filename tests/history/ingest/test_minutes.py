@@ -15,7 +15,7 @@ from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_mi
 from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import BROKER_LOAD
-from loadmanager.model.load.model import BROKERS_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S_US = 1_000_000

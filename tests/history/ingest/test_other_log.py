@@ -24,7 +24,7 @@ from loadmanager.history.ingest.progress import LOG, SILVER, Reached, reached
 from loadmanager.history.ingest.running import PLAN, QUERY
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import KafkaSource, SqliteSource
-from loadmanager.model.load.model import BROKERS_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC
 from stack.servers import KafkaServer
 from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.ports import Payload, TopicSpec

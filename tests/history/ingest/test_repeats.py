@@ -11,7 +11,7 @@ from loadmanager.history import decoding
 from loadmanager.history.ingest.repeats import KEPT, Recent, repeats, reports_of
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
-from loadmanager.model.load.model import BROKERS_TOPIC, BrokerLoadData
+from loadmanager.model.load import BROKERS_TOPIC, BrokerLoadData
 from statechannel.law.record import BrokerId
 
 A_BATCH = 4

@@ -17,7 +17,7 @@ from loadmanager.history.lake import Lake, Once
 from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.schemas import BROKER_LOAD
 from loadmanager.history.sources import SqliteSource
-from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law.record import BrokerId
 from statechannel.ports import Payload
 from tests.history.ingest import material

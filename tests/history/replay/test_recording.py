@@ -15,8 +15,7 @@ from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
 from loadmanager.history.replay.slices import sliced
 from loadmanager.history.replay.tiles import tiled
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BrokerLoadData, total_of
-from loadmanager.model.load.usage import bundle_row
+from loadmanager.model.load import BrokerLoadData, bundle_row, total_of
 from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import CPU, Size, broker_names
 from loadmanager.strategies.playground.traffic import owners_by_round

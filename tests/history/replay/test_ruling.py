@@ -18,8 +18,7 @@ from loadmanager.history.replay.recording import Recorded, RecordedGame, Rest, r
 from loadmanager.history.replay.rounds import played_out
 from loadmanager.history.replay.ruling import ruling
 from loadmanager.history.replay.slices import sliced
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Constraints, unconstrained
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.cluster import SimulatedCluster
 from loadmanager.strategies.playground.observing import Conditions, observe

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Moved, NotFound, NotServing, SyncBroker, Token
-from loadmanager.broker.hosting import at_once
+from loadmanager.broker.hooks import at_once
 from loadmanager.embedding import control
 from loadmanager.errors import Unavailable
 from loadmanager.model.host import KeyRate

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.network import Faults
-from loadmanager.simulation.world import World
 from statechannel.law.record import Action
 from statechannel.law.transitions import State
 from tests.loadmanager.small_world import Nodes, virtually
+from tests.simulator.network import Faults
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.world import World
 
 
 async def never() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadmanager.broker.hosting import HookFailed, HostRunner
-from loadmanager.broker.workers import Workers
+from loadmanager.broker.hooks import HookFailed, HostRunner, Workers
 
 
 @pytest.fixture

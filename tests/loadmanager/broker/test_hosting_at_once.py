@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadmanager.broker.hosting import HookFailed, HostRunner, at_once
+from loadmanager.broker.hooks import HookFailed, HostRunner, at_once
 from loadmanager_api.cli.broker import Idle
 
 

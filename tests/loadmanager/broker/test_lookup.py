@@ -11,12 +11,12 @@ import pytest
 from loadmanager.broker.lookup import FIRST_REST_S, LAST_REST_S, Lookup
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from tests.loadmanager.small_world import NAMESPACE, A, B, Hand, membership_of, replica, see, virtually
+from tests.simulator.world import World
 
 TOPIC = Key.parse(f"{NAMESPACE}/x")
 EPOCH = {"role": "leader", "epoch": 1}

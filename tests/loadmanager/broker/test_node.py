@@ -8,19 +8,18 @@ from zlib import crc32
 
 import pytest
 
-from loadmanager.broker.waiting import LAST_STEP_S
+from loadmanager.broker.node import LAST_STEP_S
 from loadmanager.model.policies.model import Kind, NamespacePolicy
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.simulated_coordination import SimulatedCoordination
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.codec import AGREEING_VERSION
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Member, Payload
 from tests.loadmanager.small_world import NAMESPACE, Nodes, Started, virtually
+from tests.simulator.loop import Process
+from tests.simulator.simulated_coordination import COORDINATION_SERVER, SimulatedCoordination
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 V = 2.0
 

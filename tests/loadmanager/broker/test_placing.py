@@ -11,10 +11,9 @@ from loadmanager.broker.placing import Placing
 from loadmanager.cluster.fitness import DECLINED, SEVERAL, Fitness
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
 from loadmanager.settings import Settings
-from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.placement import Roster
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import even_boundaries, tile
@@ -24,6 +23,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.ports import Connection
 from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
+from tests.simulator.world import World
 
 
 def placing(

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.broker.proof_clock import DRIFT, HELD_UP_S, NOTICED_S, ProofClock
-from loadmanager.cluster.host_clocks import clock_of, clocks_outside
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
+from loadmanager.cluster.clocks import DRIFT, HELD_UP_S, NOTICED_S, ProofClock, clock_of, clocks_outside
 from tests.loadmanager.small_world import Nodes, virtually
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 V = 2.0
 

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.proving import LOOK_S, Prover
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.network import Latency
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
+from loadmanager.cluster.clocks import ProofClock
 from statechannel.law.record import BrokerId
 from statechannel.runtime.proofs import Proofs
 from tests.loadmanager.small_world import replica, virtually
+from tests.simulator.network import Latency
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 V = 2.0
 

@@ -10,8 +10,6 @@ import pytest
 
 from loadmanager.errors import Conflict
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.world import World
 from statechannel.errors import LogRetired, NeedsNewerFormat, NewerRecord
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, Key, even_boundaries
@@ -19,6 +17,8 @@ from statechannel.law.codec import NEWEST_VERSION
 from statechannel.law.record import NEVER, UNSAID, Action, Record, Role
 from statechannel.law.transitions import State
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, Nodes, Service, Started, virtually
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.world import World
 
 OLD, NEW = 1, 2
 KEYS = [f"persistent://{NAMESPACE}/key-{i}" for i in range(20)]

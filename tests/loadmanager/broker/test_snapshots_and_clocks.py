@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from loadmanager.cluster.membership import Membership
-from loadmanager.model.history import MoveHistory
-from loadmanager.simulation.world import World
+from loadmanager.model.observation import MoveHistory
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
@@ -21,6 +20,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 from statechannel.ports import Payload
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 from tests.statechannel.snapshots import GENESIS, Topic, evenly, state_of
 from tests.statechannel.test_replica import SNAPSHOTS_TOPIC, claimed, late, snapshot
 from tests.statechannel.test_service import noop

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from loadmanager import Broker
+from loadmanager.broker.control_loop import LOOKS, Stillness, Watchdog
 from loadmanager.broker.node import Node
-from loadmanager.broker.watchdog import LOOKS, Stillness, Watchdog
 from tests.loadmanager.embedded import Host, bundles_of, cluster, until
 from tests.servers import coordination_root, shared_zookeeper
 
@@ -126,7 +126,7 @@ async def test_each_hang_is_told_once():
 
 async def test_session_ends_although_the_hung_loop_holds_the_logging_lock():
     handler = logging.StreamHandler()
-    logging.getLogger("loadmanager.broker.watchdog").addHandler(handler)
+    logging.getLogger("loadmanager.broker.control_loop").addHandler(handler)
     try:
         async with keeping(0.4) as kept:
             handler.acquire()
@@ -135,7 +135,7 @@ async def test_session_ends_although_the_hung_loop_holds_the_logging_lock():
             finally:
                 handler.release()
     finally:
-        logging.getLogger("loadmanager.broker.watchdog").removeHandler(handler)
+        logging.getLogger("loadmanager.broker.control_loop").removeHandler(handler)
 
 
 async def test_a_loop_that_is_busy_for_half_the_time_out_is_left_alone():
@@ -148,7 +148,7 @@ async def test_a_loop_that_is_busy_for_half_the_time_out_is_left_alone():
 
 PAUSED = """
 import asyncio, sys, time
-from loadmanager.broker.watchdog import Watchdog
+from loadmanager.broker.control_loop import Watchdog
 
 async def main():
     watchdog = Watchdog(0.5, lambda: time.clock_gettime(time.CLOCK_BOOTTIME), lambda: print("ended"), print)
@@ -243,7 +243,7 @@ async def test_bundles_of_a_hung_broker_move_and_it_wakes_as_a_new_incarnation(
 
 
 def assert_it_is_told(caplog: pytest.LogCaptureFixture, hung: Broker) -> None:
-    [said] = [record.getMessage() for record in caplog.records if record.name == "loadmanager.broker.watchdog"]
+    [said] = [record.getMessage() for record in caplog.records if record.name == "loadmanager.broker.control_loop"]
     assert "hold_up_the_control_loop" in said
     [noted] = [note.text for note in hung.node.notes if "our session was ended" in note.text]
     assert "self._ended.wait" in noted or "threading" in noted

@@ -9,12 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from loadmanager.broker.placing import PENDING_AT_ONCE
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.policies import matching
-from loadmanager.model.policies.matching import matching_brokers, try_names
-from loadmanager.model.policies.pattern import Pattern, any_of
+from loadmanager.model.load import BrokerLoadData
+from loadmanager.model.policies import patterns as module
+from loadmanager.model.policies.patterns import Pattern, any_of, matching_brokers, try_names
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.placement import Roster
 from loadmanager_api.presenting import bundles_after
 from statechannel.errors import InvariantError
@@ -29,6 +27,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 from tests.loadmanager.broker.test_placing import placing
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
+from tests.simulator.world import World
 
 BROKERS = [BrokerId(f"broker-{number:04d}:1", 1) for number in range(1_000)]
 BIG = 65_536
@@ -86,7 +85,7 @@ def test_names_of_brokers_that_are_gone_are_forgotten():
     patterns = ("ever-other",)
     for generation in range(20):
         matching_brokers(patterns, tuple(f"b-{generation}-{number}" for number in range(50)))
-    assert len(matching._tried_with(patterns)._known) <= 200
+    assert len(module._tried_with(patterns)._known) <= 200
 
 
 def test_only_the_candidates_of_whom_something_changed_are_worked_out_anew():

@@ -24,7 +24,6 @@ from loadmanager.leader.core import (
     View,
 )
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Key, even_boundaries, tile
 from statechannel.law.namespace import Created, Namespace
 from statechannel.law.partition import Lead, NamespaceState, PartitionState
@@ -36,6 +35,7 @@ from statechannel.ports import LogEntry
 from statechannel.runtime.channel import TURN_BYTES, in_turns
 from statechannel.runtime.tasks import Turnstile
 from tests.loadmanager.small_world import Nodes, virtually
+from tests.simulator.world import World
 
 BROKERS = [BrokerId(f"broker-{number:03d}:1", 1) for number in range(100)]
 LEADER, RACK = BROKERS[0], BROKERS[1:11]

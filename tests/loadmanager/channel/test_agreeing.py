@@ -15,13 +15,11 @@ import msgspec
 import pytest
 
 from loadmanager.channel.agreement import Agreeing
-from loadmanager.channel.migration.amending import Replaced, replace_agreement
-from loadmanager.channel.migration.migrating import Place
+from loadmanager.channel.migration.agreement import Replaced, replace_agreement
+from loadmanager.channel.migration.move import Place
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
-from loadmanager.simulation.world import World
 from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
@@ -32,6 +30,8 @@ from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Identity, Log
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import QUICK, Nodes, Started, process, virtually
+from tests.simulator.simulated_coordination import SimulatedCoordinationServer
+from tests.simulator.world import World
 
 TWO = QUICK.model_copy(update={"partitions": 2})
 BUNDLES = 4

@@ -12,11 +12,11 @@ import pytest
 from loadmanager.channel.operations import Operations
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Action
 from statechannel.law.transitions import State
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, A, B, C, Hand, membership_of, replica, virtually
+from tests.simulator.world import World
 
 
 class AdminWriter:

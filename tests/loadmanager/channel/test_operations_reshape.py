@@ -15,12 +15,12 @@ from loadmanager.channel.operations import Operations
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import FULL_UPPER, Bundle
 from statechannel.law.record import Action, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, A, B, Hand, membership_of, replica, virtually
+from tests.simulator.world import World
 
 Q = tuple(Bundle(NAMESPACE, i << 30, min((i + 1) << 30, FULL_UPPER)) for i in range(4))
 """The quarters of the namespace."""

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.cluster.behind import EACH_S, FEW, LogWatch, turn_s, worth_telling
+from loadmanager.broker.registrar import EACH_S, FEW, LogWatch, turn_s, worth_telling
 from loadmanager.cluster.membership import Membership
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.law.record import BrokerId
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import QUICK, membership_of, replica, virtually
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 MANY = 400
 

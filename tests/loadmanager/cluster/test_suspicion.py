@@ -14,10 +14,10 @@ import pytest
 
 from loadmanager.cluster.suspicion import OBSERVERS, Answer, Ring, Suspicion, SuspicionReport, probe_port
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.simulation.world import World
 from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
 from tests.loadmanager.small_world import A, B, C, process, virtually
+from tests.simulator.world import World
 
 B2 = BrokerId("b:1", 2)
 

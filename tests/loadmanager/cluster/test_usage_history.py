@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.cluster import usage_history
 from loadmanager.cluster.usage_history import SPAN_S, SPANS, UsageHistory, rows
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.settings import Settings
 from statechannel.law.record import BrokerId

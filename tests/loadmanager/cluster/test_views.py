@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.cluster.views import Views
-from loadmanager.model.load.model import BrokerLoadData, TopBundlesLoadData
+from loadmanager.model.load import BrokerLoadData, TopBundlesLoadData
 from loadmanager.settings import Settings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.record import BrokerId

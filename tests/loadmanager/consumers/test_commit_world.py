@@ -24,14 +24,13 @@ from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import LoadManagerError
-from loadmanager.simulation.log_server import SimulatedLogServer
-from loadmanager.simulation.loop import VirtualLoop
-from loadmanager.simulation.network import Network
-from loadmanager.simulation.simulated_log import SimulatedLog
 from statechannel.errors import LogUnavailable, StateChannelError, WriterFenced
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import Token
 from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets
+from tests.simulator.loop import VirtualLoop
+from tests.simulator.network import Network
+from tests.simulator.simulated_log import SimulatedLog, SimulatedLogServer
 
 NAMESPACE = "shop/orders"
 GROUP = f"persistent://{NAMESPACE}/billing"

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from loadmanager.client.http import HttpRouter
+from loadmanager.client.http_router import HttpRouter
 from loadmanager.client.redirection import NotServing
 from loadmanager.client.router import Router
 from loadmanager.consumer.group_client import GroupClient

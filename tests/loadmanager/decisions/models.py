@@ -10,8 +10,18 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from loadmanager.model.cluster import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
+from loadmanager.model.cluster import (
+    ALLOWED,
+    DIMENSIONS,
+    FREE,
+    NOWHERE,
+    UNLIMITED,
+    Brokers,
+    Bundles,
+    ClusterModel,
+    Constraints,
+    unconstrained,
+)
 from statechannel.law.bundle import FULL_UPPER, Bundle
 from statechannel.law.record import BrokerId
 

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from loadmanager.leader.core import Cancel, LeaderCore, LeaderSettings, Place, Raise, Revoke
 from loadmanager.leader.service import DutyExecutor
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.network import Faults
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.ports import Leadership
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
+from tests.simulator.network import Faults
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 
 class Leading:

@@ -12,14 +12,14 @@ from loadmanager.leader.plans.plan import Plan
 from loadmanager.leader.rebalancing.actions import Subject, pause, resume
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.errors import LogUnavailable
 from statechannel.law.record import Action, Record
 from statechannel.law.verdict import Change
 from tests.installed import install
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.world import World
 
 BRISK = QUICK.model_copy(update={"balancing_interval_s": 5.0, "bundle_rest_s": 1.0})
 

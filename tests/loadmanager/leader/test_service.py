@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.simulated_log import LOG_SERVER
-from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable
 from statechannel.law.record import Action, Record, Role
 from statechannel.law.transitions import State
 from tests.loadmanager.small_world import NAMESPACE, QUICK, Nodes, Started, virtually
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER
+from tests.simulator.world import World
 
 
 async def follower_and_leader(nodes: Nodes) -> tuple[Started, Started]:

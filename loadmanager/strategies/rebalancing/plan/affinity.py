@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel, Flags, Floats, Ints
-from loadmanager.model.constraints import FREE
+from loadmanager.model.cluster import FREE, ClusterModel, Flags, Floats, Ints
 
 
 class Affinity:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import Flags, Floats, Ints
-from loadmanager.model.constraints import ALLOWED
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.cluster import ALLOWED, Flags, Floats, Ints
+from loadmanager.model.load import RESOURCES
 from loadmanager.strategies.rebalancing.decision import Certificate
 from loadmanager.strategies.rebalancing.plan.cover import EXACT, cover
 from loadmanager.strategies.rebalancing.plan.draft import Draft

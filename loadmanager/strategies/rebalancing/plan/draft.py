@@ -10,8 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.plan.affinity import Affinity

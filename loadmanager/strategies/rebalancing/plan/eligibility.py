@@ -11,8 +11,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags
 
 NO_OWNER = "no owner"
 IN_FLIGHT = "in flight"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, Flags, Ints
-from loadmanager.model.constraints import FREE
+from loadmanager.model.cluster import FREE, NOWHERE, Flags, Ints
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.holdings import Holdings

@@ -9,9 +9,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, ClusterModel
-from loadmanager.model.constraints import FREE
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.cluster import FREE, NOWHERE, ClusterModel
+from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
 from loadmanager.strategies.rebalancing.plan.eligibility import FULL as BUNDLE_LIMIT

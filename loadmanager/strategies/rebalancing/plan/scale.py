@@ -13,8 +13,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import DIMENSIONS, NOWHERE, ClusterModel, Flags, Floats, Ints
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, DIMENSIONS, FREE, NOWHERE, ClusterModel, Flags, Floats, Ints
 from loadmanager.settings import Settings
 
 TOLERATED = 0.01

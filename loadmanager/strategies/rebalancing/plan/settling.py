@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, Floats, Ints
-from loadmanager.model.constraints import FREE
+from loadmanager.model.cluster import FREE, NOWHERE, Floats, Ints
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.plan.draft import BUDGETED, PATIENCE, Draft
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadmanager.model.cluster import ClusterModel, Floats
-from loadmanager.model.load.usage import weights_of
+from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from statechannel.law.record import BrokerId
 

@@ -11,8 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags, Floats
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags, Floats
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Refused, Stage
 from loadmanager.strategies.rebalancing.pulsar.averages import fullest

@@ -12,8 +12,7 @@ from functools import cmp_to_key
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import FREE
+from loadmanager.model.cluster import FREE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.broker.agent.core import AgentCore
-from loadmanager.broker.agent.effects import (
+from loadmanager.broker.agent_core import (
     Abandon,
     Acquire,
+    AgentCore,
     Effect,
     Hosted,
     Prepare,

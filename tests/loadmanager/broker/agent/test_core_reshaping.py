@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.broker.agent.core import AgentCore, in_order
-from loadmanager.broker.agent.effects import Abandon, Acquire, AskKeys, Effect, Publish, Release, Serve, Stand, Stop
+from loadmanager.broker.agent_core import (
+    Abandon,
+    Acquire,
+    AgentCore,
+    AskKeys,
+    Effect,
+    Publish,
+    Release,
+    Serve,
+    Stand,
+    Stop,
+    in_order,
+)
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import KeyRate
 from loadmanager.settings.algorithms import Algorithm

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from loadmanager.broker.agent.effects import Publish
-from loadmanager.broker.agent.publishing import TURNS, Publisher
-from loadmanager.simulation.world import World
+from loadmanager.broker.agent import TURNS, Publisher
+from loadmanager.broker.agent_core import Publish
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 
 
 async def vacated(_: Bundle) -> bool:

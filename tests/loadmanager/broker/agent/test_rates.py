@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.broker.agent.hooks import Hooks, HookTimeouts
-from loadmanager.broker.agent.sampling import POSITIONS_LOOKED_AT, busiest
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.hooks import POSITIONS_LOOKED_AT, Hooks, HookTimeouts, HostRunner, busiest
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import BundleLoad, Destination, KeyRate
 from loadmanager.settings.algorithms import Algorithm

@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from loadmanager.broker.agent.service import Agent, HookTimeouts
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.agent import Agent, HookTimeouts
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import FULL_UPPER, Bundle
 from statechannel.law.record import Action, Record, Role, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 from statechannel.runtime.proofs import Proofs
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, A, B, Hand, replica, virtually
+from tests.simulator.world import World
 
 WHOLE = Bundle(NAMESPACE, 0, FULL_UPPER)
 LOWER, UPPER = Bundle(NAMESPACE, 0, 0x80000000), Bundle(NAMESPACE, 0x80000000, FULL_UPPER)

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.broker.agent.hooks import Hooks, HookTimeouts
-from loadmanager.broker.agent.sampling import POSITIONS_LOOKED_AT, sampled
-from loadmanager.broker.hosting import HostRunner, at_once
+from loadmanager.broker.hooks import POSITIONS_LOOKED_AT, Hooks, HookTimeouts, HostRunner, at_once, sampled
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import Destination
 from statechannel.law.bundle import Bundle

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.agent.service import Agent, HookTimeouts
-from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.agent import Agent, HookTimeouts
+from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import Destination
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 from statechannel.runtime.proofs import Proofs
 from tests.loadmanager.small_world import ADMIN, A, B, Hand, Service, replica, virtually
+from tests.simulator.world import World
 
 TIMEOUTS = HookTimeouts(1.0, 1.0, 1.0)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadmanager.broker.telemetry import moves as module
-from loadmanager.broker.telemetry.moves import Kind, Move, Moves
+from loadmanager.broker import observations as module
+from loadmanager.broker.observations import Kind, Move, Moves
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable

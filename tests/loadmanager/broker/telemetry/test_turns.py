@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from loadmanager.broker.telemetry.turns import LOOK_S, WINDOW_S, Turns
+from loadmanager.broker.control_loop import LOOK_S, WINDOW_S, Turns
 
 
 async def test_a_turn_that_blocks_the_loop_is_seen_with_its_length() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadmanager.channel.audit.auditor import Auditor
-from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
-from loadmanager.channel.audit.digests import namespace_digests, partition_digests
-from loadmanager.channel.audit.invariants import Invariant
-from loadmanager.channel.audit.partition import SHOWN_AT_MOST, FirstFew
+from loadmanager.channel.audit.auditor import Auditor, Invariant
+from loadmanager.channel.audit.digests import (
+    difference,
+    differing_bundle,
+    differing_part,
+    namespace_digests,
+    partition_digests,
+)
+from loadmanager.channel.audit.verification import SHOWN_AT_MOST, FirstFew
 from loadmanager.channel.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile

@@ -13,12 +13,12 @@ from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.revision import Revision
 from loadmanager.channel.watch import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, Piece, RecentChanges, Reloaded, Watching
 from loadmanager.errors import Conflict, Gone, Invalid
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Subject
 from statechannel.law.verdict import Change, Ownership
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 from tests.statechannel.test_replica import claimed, late, snapshot, trim
 
 MANY = 10_000_000

@@ -8,14 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.filling import Planned
-from loadmanager.channel.migration.folding import TOPIC, FoldedLog
-from loadmanager.channel.migration.migrating import Place, Terms
-from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
-from loadmanager.simulation.log_server import SimulatedLogServer
-from loadmanager.simulation.simulated_coordination import SimulatedCoordination
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
+from loadmanager.channel.migration.log_import import Planned
+from loadmanager.channel.migration.move import Place, Terms
+from loadmanager.channel.migration.offline_log import TOPIC, FoldedLog
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.partition import ClusterIdentity
@@ -24,6 +19,9 @@ from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import Payload, TopicSpec
+from tests.simulator.simulated_coordination import SimulatedCoordination, SimulatedCoordinationServer
+from tests.simulator.simulated_log import SimulatedLog, SimulatedLogServer
+from tests.simulator.world import World
 from tests.statechannel.auditor import History
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.channel.migration import export_file
-from loadmanager.channel.migration.documents import documents_in, fill_documents
+from loadmanager.channel.migration.export import _seal, decode, documents_in, encode, fill_documents
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.settings.documents.fold import DocumentFold
 from loadmanager.settings.documents.model import Entry
@@ -30,17 +29,17 @@ DOCUMENTS = {"policies": ENTRIES, "settings": (entry(4, 0, b"3"),), "plans": ()}
 
 def test_a_file_carries_them_and_says_so_in_its_version():
     export = replaced(exported(two_namespaces()), documents=DOCUMENTS)
-    data = export_file.encode(export)
+    data = encode(export)
     assert data.startswith(b"LMEXPORT 02 ")
-    assert export_file.decode(data).documents == {"policies": ENTRIES, "settings": DOCUMENTS["settings"]}
-    assert export_file.encode(replaced(export, documents={})).startswith(b"LMEXPORT 01 ")
+    assert decode(data).documents == {"policies": ENTRIES, "settings": DOCUMENTS["settings"]}
+    assert encode(replaced(export, documents={})).startswith(b"LMEXPORT 01 ")
 
 
 def test_a_header_that_counts_more_than_there_is_is_refused():
-    data = export_file.encode(replaced(exported(two_namespaces()), documents=DOCUMENTS))
+    data = encode(replaced(exported(two_namespaces()), documents=DOCUMENTS))
     body = data[:-33].replace(b'["settings",1]', b'["settings",2]', 1)
     with pytest.raises(Invalid, match="lacks documents"):
-        export_file.decode(body + export_file._seal(body))
+        decode(body + _seal(body))
 
 
 async def opened(path: Path) -> SqliteLog:

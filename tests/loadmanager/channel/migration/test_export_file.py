@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.channel.migration import export_file
-from loadmanager.channel.migration.export import export_of
+from loadmanager.channel.migration.export import decode, encode, export_of, write
 from loadmanager.errors import Conflict, Invalid
 from statechannel.law.record import Token
 from tests.disks import every_write_fails
@@ -32,8 +31,8 @@ def body_of(data: bytes) -> bytes:
 @given(st.integers(0, 2**32), st.integers(0, 150), st.integers(1, 4))
 def test_what_was_written_is_what_is_read(seed: int, steps: int, partitions: int):
     export = exported(book_of(seed, steps, partitions))
-    data = export_file.encode(export)
-    found = export_file.decode(data)
+    data = encode(export)
+    found = decode(data)
     assert [state.digest() for state in found.states] == [state.digest() for state in export.states]
     assert [state.next_offset for state in found.states] == [state.next_offset for state in export.states]
     assert (found.cluster_identity, found.taken_ms, found.address) == (
@@ -41,11 +40,11 @@ def test_what_was_written_is_what_is_read(seed: int, steps: int, partitions: int
         export.taken_ms,
         export.address,
     )
-    assert export_file.encode(found) == data
+    assert encode(found) == data
 
 
 def test_its_first_line_can_be_read_by_people_and_programs():
-    magic, version, header = export_file.encode(exported(two_namespaces())).split(b"\n")[0].split(b" ", 2)
+    magic, version, header = encode(exported(two_namespaces())).split(b"\n")[0].split(b" ", 2)
     assert (magic, version) == (b"LMEXPORT", b"01")
     assert msgspec.json.decode(header)["cluster"] == "shop"
 
@@ -53,27 +52,27 @@ def test_its_first_line_can_be_read_by_people_and_programs():
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_flipped_bit_is_damage(data: st.DataObject):
-    whole = export_file.encode(exported(two_namespaces()))
+    whole = encode(exported(two_namespaces()))
     at, bit = data.draw(st.integers(9, len(whole) - 1)), data.draw(st.integers(0, 7))
     spoilt = bytearray(whole)
     spoilt[at] ^= 1 << bit
     with pytest.raises(Invalid, match="damaged or truncated"):
-        export_file.decode(bytes(spoilt))
+        decode(bytes(spoilt))
 
 
 def test_any_missing_end_is_damage_and_any_other_file_is_none():
-    whole = export_file.encode(exported(two_namespaces()))
+    whole = encode(exported(two_namespaces()))
     for length in range(len(whole)):
         with pytest.raises(Invalid, match="damaged or truncated" if length >= 9 else "no export"):
-            export_file.decode(whole[:length])
+            decode(whole[:length])
     with pytest.raises(Invalid, match="no export"):
-        export_file.decode(b"SQLite format 3\0" + whole)
+        decode(b"SQLite format 3\0" + whole)
 
 
 def test_a_later_format_is_told_from_damage():
-    body = body_of(export_file.encode(exported(two_namespaces())))
+    body = body_of(encode(exported(two_namespaces())))
     with pytest.raises(Invalid, match="format 03, this release reads up to 02"):
-        export_file.decode(resealed(body.replace(b"LMEXPORT 01", b"LMEXPORT 03", 1)))
+        decode(resealed(body.replace(b"LMEXPORT 01", b"LMEXPORT 03", 1)))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,9 @@ def test_a_later_format_is_told_from_damage():
     ],
 )
 def test_what_is_sealed_and_makes_no_sense_is_refused_all_the_same(change, found: str):
-    body = body_of(export_file.encode(exported(two_namespaces())))
+    body = body_of(encode(exported(two_namespaces())))
     with pytest.raises(Invalid, match=found):
-        export_file.decode(resealed(change(body)))
+        decode(resealed(change(body)))
 
 
 # --- writing
@@ -100,7 +99,7 @@ def test_what_is_sealed_and_makes_no_sense_is_refused_all_the_same(change, found
 def test_only_its_owner_may_read_it_and_nothing_is_left_beside_it(tmp_path: Path):
     before = os.umask(0)
     try:
-        export_file.write(tmp_path / "x", b"one")
+        write(tmp_path / "x", b"one")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
@@ -108,19 +107,19 @@ def test_only_its_owner_may_read_it_and_nothing_is_left_beside_it(tmp_path: Path
 
 
 def test_a_file_that_is_there_is_kept_unless_it_shall_be_replaced(tmp_path: Path):
-    export_file.write(tmp_path / "x", b"one")
+    write(tmp_path / "x", b"one")
     with pytest.raises(FileExistsError):
-        export_file.write(tmp_path / "x", b"two")
+        write(tmp_path / "x", b"two")
     assert (tmp_path / "x").read_bytes() == b"one"
-    export_file.write(tmp_path / "x", b"two", replace=True)
+    write(tmp_path / "x", b"two", replace=True)
     assert (tmp_path / "x").read_bytes() == b"two"
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_disk_that_refuses_leaves_the_earlier_file(tmp_path: Path):
-    export_file.write(tmp_path / "x", b"one")
+    write(tmp_path / "x", b"one")
     with every_write_fails(), pytest.raises(OSError, match="File too large"):
-        export_file.write(tmp_path / "x", b"two", replace=True)
+        write(tmp_path / "x", b"two", replace=True)
     assert (tmp_path / "x").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["x"]
 

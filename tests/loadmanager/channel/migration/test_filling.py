@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.channel.migration import filling
-from loadmanager.channel.migration.filling import differences, plan, token_before
+from loadmanager.channel.migration import log_import
+from loadmanager.channel.migration.log_import import differences, plan, token_before
 from loadmanager.errors import Conflict
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
@@ -74,8 +74,8 @@ def test_also_where_a_namespace_has_more_bundles_than_a_record_can_name(seed: in
     old, new = book_of(seed, steps), begun(3)
     export = exported(old)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling, "MOST_BOUNDARIES", most)
-        patch.setattr(filling, "RECORD_BYTES", 100)
+        patch.setattr(log_import, "MOST_BOUNDARIES", most)
+        patch.setattr(log_import, "RECORD_BYTES", 100)
         filled(new, export)
     assert owners(new.table) == owners(old.table)
     assert list(differences(new.table, export)) == []

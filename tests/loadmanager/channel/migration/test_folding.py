@@ -8,8 +8,7 @@ from zlib import crc32
 import pytest
 
 from loadmanager.channel.migration.export import export_of
-from loadmanager.channel.migration.folding import APPEND_RECORDS, ATTEMPTS, TOPIC, FoldedLog
-from loadmanager.simulation.world import World
+from loadmanager.channel.migration.offline_log import APPEND_RECORDS, ATTEMPTS, TOPIC, FoldedLog
 from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord
 from statechannel.law import codec, snapshot
 from statechannel.law.record import Action, BrokerId, Record, Role
@@ -17,6 +16,7 @@ from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, closing
 from statechannel.ports import LogEntry, Payload
 from tests.loadmanager.channel.migration.channels import ADMIN, GENESIS, Book, Stores, book_of, owners, two_namespaces
 from tests.loadmanager.small_world import virtually
+from tests.simulator.world import World
 
 
 async def snapshotted(stores: Stores, book: Book, partition: int, *, trim: bool = True) -> None:

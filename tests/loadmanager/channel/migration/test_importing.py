@@ -8,12 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.folding import TOPIC
-from loadmanager.channel.migration.importing import HIGHEST_GENERATION, Import
-from loadmanager.channel.migration.migrating import Moved, restore
+from loadmanager.channel.migration.log_import import HIGHEST_GENERATION, Import
+from loadmanager.channel.migration.move import Moved, restore
+from loadmanager.channel.migration.offline_log import TOPIC
 from loadmanager.errors import Conflict
-from loadmanager.simulation.network import Faults
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogUnavailable, StateChannelError
 from statechannel.law.imported import is_unfinished
 from statechannel.law.record import Action, BrokerId, Record
@@ -31,6 +29,8 @@ from tests.loadmanager.channel.migration.channels import (
     two_namespaces,
 )
 from tests.loadmanager.small_world import virtually
+from tests.simulator.network import Faults
+from tests.simulator.world import World
 
 SEAL = "f00d"
 

@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.migration.export import export_of
-from loadmanager.channel.migration.export_file import decode, encode
-from loadmanager.channel.migration.migrating import Moved, Place, migrate, restore
+from loadmanager.channel.migration.export import decode, encode, export_of
+from loadmanager.channel.migration.move import Moved, Place, migrate, restore
 from loadmanager.diagnostics.check.topics import topics_of
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings
-from loadmanager.simulation.network import NO_FAULTS, Faults
-from loadmanager.simulation.process import Process
-from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogRetired, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
@@ -26,6 +22,9 @@ from statechannel.law.transitions import State
 from statechannel.ports import Payload
 from tests.loadmanager.channel.migration.channels import TERMS, Stores, exported, owners, replaced, two_namespaces
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
+from tests.simulator.loop import Process
+from tests.simulator.network import NO_FAULTS, Faults
+from tests.simulator.world import World
 
 SETTINGS = QUICK.model_copy(update={"cluster": "shop", "partitions": 2})
 HERE = replaced(TERMS, partitions=3)

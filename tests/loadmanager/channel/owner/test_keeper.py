@@ -13,8 +13,7 @@ import pytest
 
 from loadmanager.channel.owner.election import lease_of
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
-from loadmanager.channel.owner.schedule import ScheduleSettings
-from loadmanager.simulation.world import World
+from loadmanager.channel.owner.retention import ScheduleSettings
 from statechannel.errors import BadSnapshot, LogUnavailable, WriterFenced
 from statechannel.law.record import Action
 from statechannel.law.snapshot import INDEX_KEY, Index, chunk_key
@@ -23,6 +22,7 @@ from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.channel.owner.watching import CHANNEL, SNAPSHOTS, Watch
 from tests.loadmanager.small_world import ADMIN, A, Hand, process, replica, virtually
+from tests.simulator.world import World
 
 HOUR_S = 3_600.0
 PROMPT = KeeperSettings(ScheduleSettings(records=1, interval_s=HOUR_S), retention_s=0.0, timeout_s=5.0)

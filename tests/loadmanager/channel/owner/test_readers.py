@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loadmanager.cluster import readers
-from loadmanager.cluster.readers import ChannelReader, ReaderRegistry, readers_view, wanted
+from loadmanager.cluster.readers import ChannelReader, ReaderRegistry, wanted
+from loadmanager.cluster.views import readers_view
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.simulation.world import World
 from statechannel.ports import Payload, TopicSpec
 from statechannel.runtime.view import TableView
 from tests.loadmanager.small_world import process, virtually
+from tests.simulator.world import World
 
 TOPIC = "bundle-state"
 TTL_S = 100.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.channel.owner.schedule import Progress, ScheduleSettings, due
+from loadmanager.channel.owner.retention import Progress, ScheduleSettings, due
 
 SETTINGS = ScheduleSettings(records=1_000, interval_s=60.0)
 

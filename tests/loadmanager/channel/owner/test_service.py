@@ -14,12 +14,12 @@ from loadmanager.channel.owner.election import lease_of, ranking
 from loadmanager.channel.owner.service import ChannelOwner, owner_of
 from loadmanager.cluster.readers import ReaderRegistry
 from loadmanager.settings import Settings
-from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.log_server import LOG_SERVER, Step
-from loadmanager.simulation.world import World
 from statechannel.ports import ExclusiveWriter
 from tests.loadmanager.channel.owner.watching import CHANNEL, Watch
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
+from tests.simulator.simulated_coordination import COORDINATION_SERVER
+from tests.simulator.simulated_log import LOG_SERVER, Step
+from tests.simulator.world import World
 
 P = 4
 EAGER = QUICK.model_copy(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from loadmanager.simulation.world import World
 from statechannel.law.snapshot import INDEX_KEY, SnapshotsReader
 from statechannel.ports import LogEntry, TopicSpec
 from statechannel.runtime.core import ChannelCore
+from tests.simulator.world import World
 
 CHANNEL, SNAPSHOTS = "bundle-state", "bundle-state-snapshots"
 

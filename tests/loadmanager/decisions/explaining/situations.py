@@ -9,8 +9,7 @@ import numpy as np
 from loadmanager.decisions.explaining.bundle import Whereabouts, explain_bundle
 from loadmanager.decisions.explaining.edits import with_brokers, with_bundles, with_constraints
 from loadmanager.decisions.explaining.situation import Round, Situation
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED
+from loadmanager.model.cluster import ALLOWED, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.registry import STRATEGIES

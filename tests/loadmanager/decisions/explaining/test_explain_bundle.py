@@ -13,7 +13,7 @@ from loadmanager.decisions.explaining.edits import with_bundles, with_constraint
 from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.decisions.memory import Memory
 from loadmanager.decisions.record import Outcome
-from loadmanager.model.constraints import ALLOWED
+from loadmanager.model.cluster import ALLOWED
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, Refused
 from tests.loadmanager.decisions.explaining.situations import (

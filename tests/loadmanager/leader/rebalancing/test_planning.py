@@ -22,8 +22,7 @@ from loadmanager.leader.plans.plan import (
     PlanState,
 )
 from loadmanager.leader.rebalancing.planning import Occasion, figures, of_bundles, of_decision, undoing, wave_of
-from loadmanager.model.cluster import Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import unconstrained
+from loadmanager.model.cluster import Brokers, Bundles, ClusterModel, unconstrained
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.law.bundle import Bundle

@@ -17,7 +17,6 @@ from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.plan_runner import ATTEMPTS
 from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BundlePolicy, Kind
-from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from loadmanager.strategies.rebalancing.decision import Stage as MoveStage
 from statechannel.law.bundle import Bundle
@@ -25,6 +24,7 @@ from statechannel.law.record import Action, Record, Role
 from statechannel.law.verdict import Change, Reason, Refusal
 from tests.installed import install
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
+from tests.simulator.world import World
 
 REVIEWED = QUICK.model_copy(
     update={"balancing_interval_s": 5.0, "balancing_review": True, "balancing_budget": 1.0, "bundle_rest_s": 600.0}

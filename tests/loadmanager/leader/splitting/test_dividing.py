@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad, KeyRate
-from loadmanager.model.load.model import total_of
+from loadmanager.model.load import total_of
 from loadmanager.strategies.splitting.dividing import Inheritance, divide
 from statechannel.law.bundle import FULL_UPPER, Bundle, position_of, tile
 

@@ -6,10 +6,10 @@ import pytest
 
 from loadmanager.channel.operations import Operations
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.channel.test_operations_reshape import Q, writer
 from tests.loadmanager.small_world import ADMIN, A, B, membership_of, virtually
+from tests.simulator.world import World
 
 
 class Overtaken(Operations):

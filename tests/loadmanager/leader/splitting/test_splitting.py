@@ -9,11 +9,11 @@ import pytest
 
 from loadmanager.errors import Conflict, Unavailable
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 from tests.loadmanager.small_world import NAMESPACE, Nodes, Service, Started, virtually
+from tests.simulator.world import World
 
 
 class Knowing(Service):

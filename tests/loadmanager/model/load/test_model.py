@@ -10,17 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import (
+from loadmanager.model.load import (
     BrokerLoadData,
     LoadedBundle,
     TopBundlesLoadData,
+    Weights,
+    broker_row,
+    bundle_row,
     credible,
     decode_broker_load,
     decode_top_bundles,
     hottest,
     total_of,
+    usage,
+    usages,
 )
-from loadmanager.model.load.usage import Weights, broker_row, bundle_row, usage, usages
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 

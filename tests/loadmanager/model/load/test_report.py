@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures
-from loadmanager.model.load.report import Hold, Publish, Reporter
-from loadmanager.model.load.window import Sample
+from loadmanager.model.load import Figures
+from loadmanager.model.load_report import Hold, Publish, Reporter, Sample
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmanager.cluster import cgroup
+from loadmanager.cluster import sensors as module
 from loadmanager.cluster.sensors import Sensors
-from loadmanager.model.load.model import NO_IO
+from loadmanager.model.load import NO_IO
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from loadmanager.model.load.model import NO_IO
     [("0::/a/b\n", "/a/b"), ("9:name=systemd:/\n1:cpu:/x\n0::/\n", "/"), ("1:cpu:/x\n", None), ("", None)],
 )
 def test_the_own_group_is_the_one_of_the_unified_hierarchy(text: str, path: str | None) -> None:
-    assert cgroup.parse_own_path(text) == path
+    assert module.parse_own_path(text) == path
 
 
 @pytest.mark.parametrize(
@@ -26,25 +26,25 @@ def test_the_own_group_is_the_one_of_the_unified_hierarchy(text: str, path: str 
     [("150000 100000\n", 1.5), ("max 100000\n", None), ("50000 100000", 0.5), ("", None), ("1 0", None), ("x y", None)],
 )
 def test_cpu_max_is_cores_or_nothing(text: str, cores: float | None) -> None:
-    assert cgroup.parse_cpu_max(text) == cores
+    assert module.parse_cpu_max(text) == cores
 
 
 @pytest.mark.parametrize(("text", "size"), [("max\n", None), ("1048576\n", 1048576), ("", None), ("0", None)])
 def test_memory_max_is_bytes_or_nothing(text: str, size: int | None) -> None:
-    assert cgroup.parse_limit_bytes(text) == size
+    assert module.parse_limit_bytes(text) == size
 
 
 def test_counters_are_found_by_their_whole_name() -> None:
     text = "usage_usec 42\nuser_usec 40\nnr_throttled x\n"
-    assert cgroup.parse_counter(text, "usage_usec") == 42
-    assert cgroup.parse_counter(text, "usage") is None
-    assert cgroup.parse_counter(text, "nr_throttled") is None
+    assert module.parse_counter(text, "usage_usec") == 42
+    assert module.parse_counter(text, "usage") is None
+    assert module.parse_counter(text, "nr_throttled") is None
 
 
 def test_file_pages_that_can_be_dropped_are_no_used_memory() -> None:
-    assert cgroup.working_set_bytes("1000\n", "anon 500\ninactive_file 300\n") == 700
-    assert cgroup.working_set_bytes("1000\n", "") == 1000
-    assert cgroup.working_set_bytes("", "") is None
+    assert module.working_set_bytes("1000\n", "anon 500\ninactive_file 300\n") == 700
+    assert module.working_set_bytes("1000\n", "") == 1000
+    assert module.working_set_bytes("", "") is None
 
 
 def group(path: Path, **files: str) -> Path:
@@ -71,20 +71,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_tightest_limit_counts_wherever_it_stands(root: Path) -> None:
-    limits = cgroup.find_limits(root / "cgroup", root / "own")
+    limits = module.find_limits(root / "cgroup", root / "own")
     pod = root / "cgroup/pod"
-    assert limits == cgroup.Limits(pod, 1.5, pod / "box", 1000)
-    assert cgroup.cpu_used_us(pod) == 2_000_000
-    assert cgroup.memory_used_bytes(pod / "box") == 500
+    assert limits == module.Limits(pod, 1.5, pod / "box", 1000)
+    assert module.cpu_used_us(pod) == 2_000_000
+    assert module.memory_used_bytes(pod / "box") == 500
 
 
 def test_no_cgroup_means_no_limit(tmp_path: Path) -> None:
-    assert cgroup.find_limits(tmp_path, tmp_path / "absent") == cgroup.Limits()
+    assert module.find_limits(tmp_path, tmp_path / "absent") == module.Limits()
 
 
 def test_a_limited_group_is_measured_against_its_limit(root: Path) -> None:
     now = [100.0]
-    limits = cgroup.Limits(root / "cgroup/pod", 0.5, root / "cgroup/pod/box", 1000)
+    limits = module.Limits(root / "cgroup/pod", 0.5, root / "cgroup/pod/box", 1000)
     sensors = Sensors(limits=limits, clock_s=lambda: now[0])
     group(root / "cgroup/pod", cpu_stat="usage_usec 2400000")  # 0.4 s of CPU time
     now[0] += 2.0
@@ -104,7 +104,7 @@ def work() -> None:
 
 def test_a_process_without_limits_shows_its_own_work() -> None:
     now = [0.0]
-    sensors = Sensors({"cpu": 1.0}, limits=cgroup.Limits(), clock_s=lambda: now[0])
+    sensors = Sensors({"cpu": 1.0}, limits=module.Limits(), clock_s=lambda: now[0])
     work()
     now[0] = 10.0
     figures = sensors.read()
@@ -115,13 +115,13 @@ def test_a_process_without_limits_shows_its_own_work() -> None:
 
 
 def test_two_readings_at_the_same_instant_repeat_the_figure() -> None:
-    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: 1.0)
+    sensors = Sensors(limits=module.Limits(), clock_s=lambda: 1.0)
     assert sensors.read().cpu_percent == sensors.read().cpu_percent == 0.0
 
 
 def test_what_is_burnt_in_the_first_instant_is_not_taken_for_a_full_broker() -> None:
     now = [0.0]
-    sensors = Sensors({"cpu": 1.0}, limits=cgroup.Limits(), clock_s=lambda: now[0])
+    sensors = Sensors({"cpu": 1.0}, limits=module.Limits(), clock_s=lambda: now[0])
     work()
     now[0] = 0.001
     assert sensors.read().cpu_percent == 0.0
@@ -131,7 +131,7 @@ def test_what_is_burnt_in_the_first_instant_is_not_taken_for_a_full_broker() -> 
 
 def test_disks_are_read_and_written_by_this_process(tmp_path: Path) -> None:
     now = [0.0]
-    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: now[0])
+    sensors = Sensors(limits=module.Limits(), clock_s=lambda: now[0])
     assert sensors.read().io == NO_IO
     before = psutil.Process().io_counters().write_bytes
     with (tmp_path / "data").open("wb") as file:
@@ -153,7 +153,7 @@ def test_the_network_counts_without_its_loopback(monkeypatch: pytest.MonkeyPatch
         return {"lo": grown, "eth0": grown, "eth1": grown}
 
     monkeypatch.setattr(psutil, "net_io_counters", cards)
-    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: now[0])
+    sensors = Sensors(limits=module.Limits(), clock_s=lambda: now[0])
     now[0], more[0] = 10.0, 3_000
     io = sensors.read().io
     assert (io.network_in_bytes_s, io.network_out_bytes_s) == (600, 1_200)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.cluster.load_reports import LoadService, broker_loads, top_bundles
+from loadmanager.cluster.load_reports import LoadService
+from loadmanager.cluster.views import broker_loads, top_bundles
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BrokerLoadData, Figures, TopBundlesLoadData
+from loadmanager.model.load import BrokerLoadData, Figures, TopBundlesLoadData
 from loadmanager.settings import Settings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import Bundle, even_boundaries, tile

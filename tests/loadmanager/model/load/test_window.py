@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures, IoRates
-from loadmanager.model.load.window import SAMPLES_KEPT, LoadWindow, Means, Sample
+from loadmanager.model.load import Figures, IoRates
+from loadmanager.model.load_report import SAMPLES_KEPT, LoadWindow, Means, Sample
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 
 BUNDLES = tile("public/default", even_boundaries(4))

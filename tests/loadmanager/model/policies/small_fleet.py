@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loadmanager.model.cluster import NOWHERE, UNLIMITED, Brokers, Bundles
-from loadmanager.model.constraints import ALLOWED, Constraints
-from loadmanager.model.policies.constraining import constraints_for, with_policies
+from loadmanager.model.cluster import ALLOWED, NOWHERE, UNLIMITED, Brokers, Bundles, Constraints
+from loadmanager.model.policies.constraints import constraints_for, with_policies
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle

@@ -7,9 +7,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.model.policies.claims import Claims, intersects
+from loadmanager.model.policies.effective import Claims, balances, intersects, overrides_for
 from loadmanager.model.policies.model import BundlePolicy, Policies
-from loadmanager.model.policies.overriding import balances, overrides_for
 from statechannel.law.bundle import Bundle
 
 WHOLE, RIGHT = Bundle("shop/x", 0, 1 << 20), Bundle("shop/x", 1 << 19, 1 << 20)

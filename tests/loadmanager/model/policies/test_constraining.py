@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from loadmanager.model.cluster import UNLIMITED
-from loadmanager.model.policies.constraining import constraints_for, fleet_of, with_policies
-from loadmanager.model.policies.isolation import Isolation
+from loadmanager.model.policies.constraints import constraints_for, fleet_of, with_policies
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -21,7 +20,8 @@ from loadmanager.model.policies.model import (
     NamespacePolicy,
     Policies,
 )
-from loadmanager.model.policies.pattern import compiled
+from loadmanager.model.policies.patterns import compiled
+from loadmanager.model.policies.permissions import Isolation
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

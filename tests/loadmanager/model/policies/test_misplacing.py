@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadmanager.model.policies.constraining import with_policies
-from loadmanager.model.policies.misplacing import kept_apart, misplaced
+from loadmanager.model.policies.constraints import kept_apart, misplaced, with_policies
 from loadmanager.model.policies.model import (
     BrokerPolicy,
     BundlePolicy,
@@ -15,13 +14,13 @@ from loadmanager.model.policies.model import (
     Policies,
 )
 from loadmanager.settings import Settings
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action
 from statechannel.law.table import OwnershipTable
 from tests.loadmanager.counting import counted
 from tests.loadmanager.model.policies.small_fleet import brokers
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 
 SETTINGS = Settings()
 ISOLATED = Policies(isolation={"pay": IsolationPolicy(namespaces=("pay/.*",), primary=("a:1",))})

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.model.policies.numbering import DENSE, numbered
+from loadmanager.model.policies.constraints import DENSE, numbered
 
 
 @given(st.lists(st.integers(0, 50), max_size=60))

@@ -16,12 +16,12 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.permitting import Permitting, holdings_of, laid_down
 from loadmanager.strategies.placement.placement import Candidate
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
+from tests.simulator.world import World
 
 NAMES = ("a:1", "b:1", "c:1", "d:1")
 PAY = Bundle("pay/x", 0, (1 << 32) - 1)

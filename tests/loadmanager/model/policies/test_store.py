@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.model.policies.findings import Known
+from loadmanager.model.policies.codec import fold, key_of, named
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -24,11 +24,11 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.stored import fold, key_of, named
+from loadmanager.model.policies.validation import Known
 from loadmanager.settings import Settings
-from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.small_world import process, virtually
+from tests.simulator.world import World
 
 BUNDLE = Bundle("shop/x", 0, (1 << 32) - 1)
 KNOWN = Known(("a:1", "b:1"), ("shop/x",), lambda _: (BUNDLE,), Settings())

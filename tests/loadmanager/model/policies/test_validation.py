@@ -10,9 +10,6 @@ import msgspec
 import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.model.policies.fields import PATTERN_CHARACTERS, patched, read
-from loadmanager.model.policies.findings import Findings, Known
-from loadmanager.model.policies.matching import matches_namespace
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -25,7 +22,16 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.validation import check, check_deletion
+from loadmanager.model.policies.patterns import matches_namespace
+from loadmanager.model.policies.validation import (
+    PATTERN_CHARACTERS,
+    Findings,
+    Known,
+    check,
+    check_deletion,
+    patched,
+    read,
+)
 from loadmanager.settings import Settings
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle

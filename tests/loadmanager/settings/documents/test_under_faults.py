@@ -11,10 +11,10 @@ import pytest
 from loadmanager.errors import Conflict
 from loadmanager.settings.documents.model import Version
 from loadmanager.settings.documents.view import Documents
-from loadmanager.simulation.network import Faults, Latency
-from loadmanager.simulation.simulated_log import SimulatedLog
-from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable
+from tests.simulator.network import Faults, Latency
+from tests.simulator.simulated_log import SimulatedLog
+from tests.simulator.world import World
 
 FAULTS = Faults(lost_request=0.1, lost_answer=0.15, repeated=0.5)
 WRITERS, CHANGES, NAMES = 3, 25, "ab"

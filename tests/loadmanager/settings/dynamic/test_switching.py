@@ -12,7 +12,7 @@ import pytest
 from loadmanager import Broker, Bundle
 from loadmanager.errors import Invalid, LoadManagerError
 from loadmanager.leader.rebalancing.rounds import Rebalancer
-from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.balancing import PLACEMENT_CLASSES, STRATEGY_CLASSES
 from loadmanager.strategies.placement.registry import SwitchedPlacement

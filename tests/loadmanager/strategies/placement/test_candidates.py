@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.model.load.model import BrokerLoadData
-from loadmanager.model.load.usage import usage
+from loadmanager.model.load import BrokerLoadData, usage
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.placement import Candidate, Roster, declined_by

@@ -14,8 +14,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints
+from loadmanager.model.cluster import (
+    ALLOWED,
+    DIMENSIONS,
+    FREE,
+    NOWHERE,
+    UNLIMITED,
+    Brokers,
+    Bundles,
+    ClusterModel,
+    Constraints,
+)
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

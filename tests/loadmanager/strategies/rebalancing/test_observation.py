@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from loadmanager.model.cluster import NOWHERE, ClusterModel
-from loadmanager.model.history import MoveHistory
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData, total_of
-from loadmanager.model.observation import Observed, cluster_model
+from loadmanager.model.load import BrokerLoadData, LoadedBundle, TopBundlesLoadData, total_of
+from loadmanager.model.observation import MoveHistory, Observed, cluster_model
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, Policies
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings

@@ -8,8 +8,17 @@ from math import inf
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
+from loadmanager.model.cluster import (
+    ALLOWED,
+    DIMENSIONS,
+    FREE,
+    UNLIMITED,
+    Brokers,
+    Bundles,
+    ClusterModel,
+    Constraints,
+    unconstrained,
+)
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel, Floats
-from loadmanager.model.constraints import ALLOWED, FREE
-from loadmanager.model.load.usage import RESOURCES
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Floats
+from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, Stage
 from loadmanager.strategies.rebalancing.plan.draft import Draft

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg

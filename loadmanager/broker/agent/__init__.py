@@ -1,1 +1,0 @@
-"""Acts on accepted records that name this broker: calls the host's hooks, and publishes the outcome."""

@@ -1,1 +1,0 @@
-"""Whole clusters in virtual time, with every fault, and invariants that are checked after each step."""
