@@ -32,7 +32,11 @@ def backlog_metrics(groups: Iterable[GroupBacklog], now_ms: int, *, by_partition
     yield made(f"{ready}_latency_seconds", "Age of the oldest that is not pulled", lambda row: _age(row.available))
     yield made("consumer_ready_messages", "Not pulled", lambda row: _messages(row.available))
     yield made("consumer_deleted_messages", "Deleted before they were consumed", lambda row: row.deleted)
-    yield made("consumer_uncommitted_queues", "Without a consumer offset; wait from their begin on", lambda row: row.uncommitted)
+    yield made(
+        "consumer_uncommitted_queues",
+        "Without a consumer offset; wait from their begin on",
+        lambda row: row.uncommitted,
+    )
     yield made("consumer_unknown_queues", "Without a known end; left out of all counts", lambda row: row.unknown)
 
 

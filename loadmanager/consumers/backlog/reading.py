@@ -78,7 +78,9 @@ class BacklogReader:
         """Read when the records at the consumer offsets were stored, and those at the pull offsets."""
         rows: Sequence[Row] = await self._run_blocking(lambda: _largest(known, ages))
         at_consumer = [(topic, number, queue.consumer) for topic, number, queue in rows]
-        at_pull = [(topic, number, queue.pull) for topic, number, queue in rows if queue.pull is not None and queue.available]
+        at_pull = [
+            (topic, number, queue.pull) for topic, number, queue in rows if queue.pull is not None and queue.available
+        ]
         for name, places in (("consumer_stored_ms", at_consumer), ("pull_stored_ms", at_pull)):
             if places:
                 stored = await self._offsets.stored_ms(places)
