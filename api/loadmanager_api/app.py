@@ -1,8 +1,8 @@
 """The endpoints of one broker: an ASGI application on a loop of its own (`crossing.py` says which thread runs what).
 
-Every request passes `guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if the
-settings ask), the lookups' fast path, that of members of groups, and `limits.py`, before its route. A broker is ready
-before the routes are loaded (`application.py`): until then it answers probes, lookups and members of groups.
+Every request passes `http/guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if
+the settings ask), the lookups' fast path, that of members of groups, and `http/limits.py`, before its route. A broker
+is ready before the routes are loaded (`application.py`): until then it answers probes, lookups and members of groups.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from starlette.types import ASGIApp
 from loadmanager_api.access.gate import Gate
 from loadmanager_api.access.rates import rates_of, throttled
 from loadmanager_api.groups.members import MembersPath
-from loadmanager_api.guard import Guard, Names
+from loadmanager_api.http.counts import Counted
+from loadmanager_api.http.guard import Guard, Names
+from loadmanager_api.http.limits import Limits
+from loadmanager_api.http.lookups import LookupPath
+from loadmanager_api.http.methods import Methods
+from loadmanager_api.http.probes import Probes
 from loadmanager_api.kept import HANDOVER, KEPT, Kept
-from loadmanager_api.limits import Limits
-from loadmanager_api.lookup_path import LookupPath
-from loadmanager_api.methods import Methods
-from loadmanager_api.probes import Probes
-from loadmanager_api.request_counts import Counted
 
 _ONE_AT_A_TIME = threading.Lock()
 """Of the brokers of a process: Pydantic gives a model that another thread is still setting up away unfinished."""

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from loadmanager.model.registration import VERSION
-from loadmanager_api import error_answers
+from loadmanager_api import problems
 from loadmanager_api.conditions import Tagged
-from loadmanager_api.methods import not_allowed
+from loadmanager_api.http.methods import not_allowed
 from loadmanager_api.openapi import OPTIONAL, complete, operation_id
 from loadmanager_api.routes import (
     audit,
@@ -88,7 +88,7 @@ def routes_of_all() -> FastAPI:
     ):
         app.include_router(routes.router)
     app.include_router(pulsar_policies.first)
-    error_answers.install(app)
+    problems.install(app)
     app.add_exception_handler(405, not_allowed)
     return app
 

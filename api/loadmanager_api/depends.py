@@ -14,8 +14,8 @@ from loadmanager.broker.node import Node
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender, sender_of
 from loadmanager_api.access.gate import May
+from loadmanager_api.http.probes import acting
 from loadmanager_api.kept import node_behind
-from loadmanager_api.probes import acting
 
 
 async def _any_node(request: Request) -> Node:

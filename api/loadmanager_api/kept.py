@@ -16,13 +16,12 @@ from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.watch import Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager_api.access.access import Access
-from loadmanager_api.batch_lookup import Batches
 from loadmanager_api.draining import Draining
 from loadmanager_api.groups.backlogs import Backlogs
-from loadmanager_api.http_counts import HttpCounts
+from loadmanager_api.http.counts import HttpCounts, Requests
+from loadmanager_api.http.lookups import Batches
+from loadmanager_api.http.watch import Relays
 from loadmanager_api.long_work import Attempts
-from loadmanager_api.relay import Relays
-from loadmanager_api.request_counts import Requests
 from statechannel.law.partition import ClusterIdentity
 
 KEPT = "loadmanager.kept"

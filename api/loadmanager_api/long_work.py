@@ -28,8 +28,8 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender
 from loadmanager_api.auditing.states import about
-from loadmanager_api.errors import Problem, problem, problem_of, respond
 from loadmanager_api.operation_schemas import ShownState, operation_shown, state_of
+from loadmanager_api.problems import Problem, problem, problem_of, respond
 from statechannel.errors import LogUnavailable
 
 KEY_HEADER, PREFER_HEADER, ASYNC = "idempotency-key", "prefer", "respond-async"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager_api.batch_lookup import MAX_TOPICS
+from loadmanager_api.http.lookups import MAX_TOPICS
 from loadmanager_api.json_types import STRICT, WHOLE, Whole
 from loadmanager_api.pulsar_policies import PULSAR_POLICIES
 from statechannel.law.bundle import FULL_UPPER

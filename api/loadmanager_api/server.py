@@ -27,11 +27,10 @@ from loadmanager_api.access.access import Access
 from loadmanager_api.access.tls import Tls
 from loadmanager_api.app import Routes, create_app
 from loadmanager_api.auditing.recording import Refusals
-from loadmanager_api.connection import Bounds
-from loadmanager_api.guard import ProbesAlone
+from loadmanager_api.http.connections import RESERVED_CONNECTIONS, Bounds, Listener
+from loadmanager_api.http.guard import ProbesAlone
+from loadmanager_api.http.lookups import LookupConnection
 from loadmanager_api.kept import Kept
-from loadmanager_api.listener import RESERVED_CONNECTIONS, Listener
-from loadmanager_api.lookup_protocol import LookupConnection
 
 CLOSE_TIMEOUT_S = 3.0
 

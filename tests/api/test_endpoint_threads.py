@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import asyncio
+import http
 import socket
 import sys
 import threading
@@ -34,15 +35,21 @@ from tests.api.raw import Raw
 from tests.loadmanager.embedded import PATIENT
 
 READERS = (
-    *("/uvicorn/", "/fastapi/", "/starlette/requests.py", "/starlette/routing.py", "/loadmanager_api/connection.py"),
     *(
-        "/loadmanager_api/guard.py",
-        "/loadmanager_api/limits.py",
-        "/loadmanager_api/lookup_path.py",
+        "/uvicorn/",
+        "/fastapi/",
+        "/starlette/requests.py",
+        "/starlette/routing.py",
+        "/loadmanager_api/http/connections.py",
+    ),
+    *(
+        "/loadmanager_api/http/guard.py",
+        "/loadmanager_api/http/limits.py",
+        "/loadmanager_api/http/lookups.py",
         "/json/",
         "/email/",
         "/urllib/",
-        "/http/",
+        f"{Path(http.__file__).parent}/",
     ),
 )
 """Whoever reads a request is among these."""

@@ -16,7 +16,7 @@ from loadmanager_api.access.authorship import Sender
 from loadmanager_api.access.principal import CERTIFIED, PRINCIPAL, Clock, NoKeys, Unauthenticated
 from loadmanager_api.access.rates import Rates, client_of
 from loadmanager_api.access.rules import is_open
-from loadmanager_api.errors import problem, problem_of, respond
+from loadmanager_api.problems import problem, problem_of, respond
 
 ACCESS = "loadmanager.access"
 """The key in an ASGI scope of the broker's `Access`; missing where there is no authentication."""

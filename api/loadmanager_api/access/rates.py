@@ -11,7 +11,7 @@ from loadmanager.settings import Settings
 from loadmanager_api.access.authorship import UNVERIFIED, sender_of
 from loadmanager_api.access.principal import Clock
 from loadmanager_api.access.rules import is_open
-from loadmanager_api.errors import problem, respond
+from loadmanager_api.problems import problem, respond
 
 CLIENTS_KEPT = 10_000
 """Beyond so many clients all begin anew, with full buckets."""

@@ -24,7 +24,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.authorship import Sender
 from loadmanager_api.auditing.states import about
-from loadmanager_api.errors import problem_of
+from loadmanager_api.problems import problem_of
 from statechannel.errors import LogUnavailable
 
 CHARACTERS, ENTRIES, LEVELS, VALUES = 300, 50, 8, 200

@@ -26,7 +26,7 @@ from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import Acting, AnyNode, TheNode
-from loadmanager_api.http_counts import http_metrics
+from loadmanager_api.http.counts import http_metrics
 from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs

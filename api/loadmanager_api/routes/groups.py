@@ -36,10 +36,10 @@ from loadmanager_api.groups.schemas import (
     RebalanceShown,
     RebalanceWish,
 )
+from loadmanager_api.http.probes import acting
 from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
-from loadmanager_api.probes import acting
 from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Where a topic is served, for Pulsar's clients one by one and for ours many at once.
 
 Any broker answers, and never by a redirect: it asks its own replica, and assigns what nobody owns. The fast path in
-`lookup_path.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
+`http/lookups.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from loadmanager.errors import Invalid
-from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import Acting, Permission, TheNode
+from loadmanager_api.http.lookups import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
 from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from loadmanager.errors import Invalid
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.depends import TheNode
-from loadmanager_api.event_stream import EventStream
+from loadmanager_api.http.watch import EventStream
 from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from statechannel.law.bundle import check_namespace

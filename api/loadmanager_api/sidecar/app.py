@@ -14,8 +14,7 @@ from loadmanager.errors import Conflict
 from loadmanager.sidecar import wire
 from loadmanager.sidecar.sidecar import Sessions
 from loadmanager.sidecar.wire import PROTOCOL, Attached, Attachment, Claimed, Lease, Secret
-from loadmanager_api.error_answers import install
-from loadmanager_api.errors import problem, respond, title_of
+from loadmanager_api.problems import install, problem, respond, title_of
 
 ATTACH_AGAIN_S = 1.0
 MAX_WAIT_MS = 60_000

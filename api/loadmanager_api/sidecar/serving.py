@@ -14,7 +14,7 @@ from uvicorn import Config, Server
 from loadmanager.embedding.endpoints import listen
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager_api.errors import problem, respond
+from loadmanager_api.problems import problem, respond
 from loadmanager_api.server import check_reach, is_loopback
 
 ALIVE = "/admin/v2/brokers/live"

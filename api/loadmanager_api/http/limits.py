@@ -15,10 +15,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from loadmanager.settings import Settings
-from loadmanager_api.connection import BROKEN
-from loadmanager_api.errors import Problem, problem, respond
-from loadmanager_api.guard import CLOSE, VITAL
-from loadmanager_api.http_counts import HttpCounts
+from loadmanager_api.http.connections import BROKEN
+from loadmanager_api.http.counts import HttpCounts
+from loadmanager_api.http.guard import CLOSE, VITAL
+from loadmanager_api.problems import Problem, problem, respond
 
 WATCH, BATCH = "/v1/watch", "/v1/lookup"
 ADMINISTRATION_SHARE = 8

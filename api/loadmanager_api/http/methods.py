@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from loadmanager_api.access.rules import RULES
-from loadmanager_api.errors import problem, respond
+from loadmanager_api.problems import problem, respond
 
 
 class Methods:

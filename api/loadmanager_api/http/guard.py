@@ -19,9 +19,9 @@ from loadmanager.client.cluster import check_request
 from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access
-from loadmanager_api.connection import RESERVED
-from loadmanager_api.errors import Problem, problem, respond
-from loadmanager_api.probes import CHECKS
+from loadmanager_api.http.connections import RESERVED
+from loadmanager_api.http.probes import CHECKS
+from loadmanager_api.problems import Problem, problem, respond
 from statechannel.law.partition import ClusterIdentity
 
 VITAL = {*CHECKS, "/metrics"}

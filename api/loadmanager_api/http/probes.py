@@ -10,7 +10,7 @@ from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.access import Access
-from loadmanager_api.errors import problem_of, respond
+from loadmanager_api.problems import problem_of, respond
 
 
 def acting(node: Node) -> Incarnation:
