@@ -1,7 +1,7 @@
 """The routes, as one FastAPI application for all brokers of a process: FastAPI takes half a second to be loaded and to
 set them up.
 
-Each request carries its broker and the endpoints' state (`kept.Kept`).
+Each request carries its broker and the endpoints' state (`state.Kept`).
 """
 
 from __future__ import annotations

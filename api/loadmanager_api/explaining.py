@@ -19,7 +19,7 @@ from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import Policy
-from loadmanager_api.kept import kept, node_behind
+from loadmanager_api.state import kept, node_behind
 from statechannel.law.bundle import Bundle
 
 LATEST_MS = 2**53

@@ -25,7 +25,7 @@ from loadmanager.embedding import handover
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.testing import embedded_cluster
-from loadmanager_api import application, crossing
+from loadmanager_api import application, routing
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
@@ -159,7 +159,7 @@ async def test_no_request_is_read_or_answered_on_the_control_loop(embedded: Embe
 def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     """Each of these was looked at: it reads nothing of the node that only the control loop may read."""
     application.routes_of_all()
-    named = {endpoint.__name__ for endpoint in crossing._as_they_are if not hasattr(endpoint, "__wrapped__")}
+    named = {endpoint.__name__ for endpoint in routing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
         *("health", "ready", "live", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
         *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager_api.access.principal import Principal
+from loadmanager_api.access.sender import Principal
 from loadmanager_api.http import counts
 from loadmanager_api.http.counts import NAMED, Busiest, Requests
 from tests.api.conftest import Cluster

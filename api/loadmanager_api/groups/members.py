@@ -31,8 +31,8 @@ from loadmanager.consumers.coordinator.messages import Beat, Refusal, group_key
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Forbidden, Invalid
 from loadmanager_api.access.access import Access
-from loadmanager_api.access.principal import PRINCIPAL
 from loadmanager_api.access.rules import rule_for
+from loadmanager_api.access.sender import PRINCIPAL
 from loadmanager_api.groups.calling import ask, the_coordinator_of
 from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.http.limits import Limits

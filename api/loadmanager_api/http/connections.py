@@ -33,7 +33,7 @@ from uvicorn.server import ServerState
 from loadmanager.client.cluster import header_of
 from loadmanager.client.redirection import CLUSTER_HEADER
 from loadmanager.settings import Settings
-from loadmanager_api.access.principal import CERTIFIED, Principal
+from loadmanager_api.access.sender import CERTIFIED, Principal
 from loadmanager_api.access.tls import Tls, certified
 from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.problems import Problem, problem

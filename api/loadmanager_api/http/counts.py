@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 
 from loadmanager.embedding.handover import Handover
 from loadmanager.model.families import counter, counters, gauge, histograms
-from loadmanager_api.access.principal import PRINCIPAL, Principal
 from loadmanager_api.access.rates import LOOKUPS
+from loadmanager_api.access.sender import PRINCIPAL, Principal
 from statechannel.runtime.durations import Durations
 
 

@@ -39,10 +39,9 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError, NotFound, Unavailable
 from loadmanager.model.policies.model import AccessRole
 from loadmanager.model.registration import Peer, Registration
-from loadmanager_api.access.access import Access
-from loadmanager_api.access.gate import May
-from loadmanager_api.access.principal import PRINCIPAL, Principal
+from loadmanager_api.access.access import Access, May
 from loadmanager_api.access.rates import Rates
+from loadmanager_api.access.sender import PRINCIPAL, Principal
 from loadmanager_api.http.connections import Connection
 from loadmanager_api.http.counts import Requests
 from loadmanager_api.http.guard import Names

@@ -8,12 +8,11 @@ from loadmanager.broker.node import Node
 from loadmanager.leader.rebalancing import actions
 from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.gate import May
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, AuthorOf, Permission, TheNode
+from loadmanager_api.access.access import May
 from loadmanager_api.openapi import answers
 from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
 from loadmanager_api.presenting_plans import balancing_shown, pause_shown
+from loadmanager_api.routing import Acting, AuthorOf, ControlRouter, Permission, TheNode
 
 router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 

@@ -10,12 +10,11 @@ from fastapi.responses import PlainTextResponse
 
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.model.registration import VERSION
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, AnyNode, TheNode
 from loadmanager_api.http.probes import check_health, check_live, check_ready
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import leader_of
 from loadmanager_api.routes.pulsar_brokers import check_cluster
+from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, on_http_loop
 from loadmanager_api.schemas import BrokerInfo, TenantInfo
 from statechannel.law.bundle import check_namespace
 

@@ -24,15 +24,14 @@ from loadmanager.channel.log_status import look
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, AnyNode, TheNode
 from loadmanager_api.http.counts import http_metrics
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
 from loadmanager_api.presenting import settings_shown
 from loadmanager_api.presenting_channel import channel_shown
+from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, on_http_loop
 from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
+from loadmanager_api.state import kept
 from statechannel.law.bundle import Bundle, check_namespace
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request
 
-from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.routing import ControlRouter, on_http_loop
 
 router = ControlRouter(include_in_schema=False)
 

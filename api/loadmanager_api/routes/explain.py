@@ -17,11 +17,11 @@ from loadmanager.decisions.explaining.deciding_again import Again
 from loadmanager.decisions.explaining.projection import RecordShown, record_shown
 from loadmanager.decisions.explaining.what_if import Preview, WhatIf
 from loadmanager.decisions.record import Summary
-from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.explain_schemas import WhatIfWish
 from loadmanager_api.explaining import Explaining, Moment, shown
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import Cursor, Limit, Paging
+from loadmanager_api.routing import ControlRouter
 from statechannel.law.bundle import Bundle
 
 router = ControlRouter(prefix="/v1", tags=["explain"])

@@ -11,13 +11,12 @@ from loadmanager.channel.bundle_history import History, history_of
 from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import NotFound, Unavailable
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import TheNode
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.presenting_history import history_shown
+from loadmanager_api.routing import ControlRouter, TheNode
 from loadmanager_api.schemas_history import HistoryShown
+from loadmanager_api.state import kept
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle
 

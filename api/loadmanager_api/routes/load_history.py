@@ -18,9 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from loadmanager.errors import NotFound
 from loadmanager.history import published
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import AnyNode
 from loadmanager_api.openapi import Responses, answers
+from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
 from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
 
 router = ControlRouter(prefix="/v1/history", tags=["load history"])

@@ -12,12 +12,11 @@ from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from loadmanager.errors import Invalid
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, Permission, TheNode
 from loadmanager_api.http.lookups import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
+from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode, on_http_loop
 from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
+from loadmanager_api.state import kept
 from statechannel.law.bundle import Key
 
 router = ControlRouter(tags=["lookup"])

@@ -6,11 +6,9 @@ from fastapi import Request
 from pydantic import BaseModel
 
 from loadmanager.model.policies.model import EVERYWHERE, AccessRole
-from loadmanager_api.access.access import Access
-from loadmanager_api.access.authorship import sender_of
-from loadmanager_api.access.gate import ACCESS
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import AnyNode
+from loadmanager_api.access.access import ACCESS, Access
+from loadmanager_api.access.sender import sender_of
+from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
 
 router = ControlRouter(tags=["this broker"])
 

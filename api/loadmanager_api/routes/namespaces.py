@@ -16,10 +16,9 @@ from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import no_broker
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode
 from loadmanager_api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.table import Namespace

@@ -17,14 +17,12 @@ from loadmanager.broker.node import Node
 from loadmanager.cluster.usage_history import Copy, rows
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.policies.model import BrokerPolicy, Kind, Policy
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, Author, TheNode
-from loadmanager_api.draining import Draining
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
 from loadmanager_api.presenting import broker_shown, no_broker
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
 from loadmanager_api.schemas import BrokerShown, DrainShown, UsageShown
+from loadmanager_api.state import Draining, kept
 
 router = ControlRouter(prefix="/v1", tags=["brokers"])
 

@@ -12,11 +12,10 @@ from fastapi import Query
 from loadmanager.broker.node import Node
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.bundle_loads import AWAITED_S, Loads, hottest
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, Permission, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.presenting import bundle_detail, bundle_shown, bundles_after, fits
+from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode
 from loadmanager_api.schemas import BundleDetail, BundlePage, BundleShown, Children, Merged, MergeWanted, SplitWanted
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State

@@ -13,14 +13,13 @@ from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.authorship import Sender
+from loadmanager_api.access.sender import Sender
 from loadmanager_api.advice_schemas import AdviceWished
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, AuthorOf, Permission, TheNode
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish
 from loadmanager_api.presenting_plans import plan_shown, summary_shown
+from loadmanager_api.routing import Acting, AuthorOf, ControlRouter, Permission, TheNode
 
 router = ControlRouter(prefix="/v1/plans", tags=["balance"])
 

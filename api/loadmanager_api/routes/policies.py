@@ -15,12 +15,11 @@ from loadmanager.model.policies.model import TYPES, Kind, Policy
 from loadmanager.model.policies.stored import named
 from loadmanager.settings.documents.model import Version
 from loadmanager_api.conditions import When
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
 from loadmanager_api.previewing import preview
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
 
 router = ControlRouter(prefix="/v1/policies", tags=["policies"])
 

@@ -19,12 +19,11 @@ from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.policies.matching import matches_broker, matches_namespace
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, TheNode
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import load_shown, no_broker
 from loadmanager_api.pulsar_schemas import ClusterData, InternalConfiguration, Monitored, OwnedBundle, ResourceQuota
+from loadmanager_api.routing import Acting, ControlRouter, TheNode
+from loadmanager_api.state import kept
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key
 

@@ -19,11 +19,10 @@ from loadmanager.model.policies.affinity import grouped
 from loadmanager.model.policies.matching import matches_broker
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
 from loadmanager_api.conditions import Conditions, When
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers, body
 from loadmanager_api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
 from loadmanager_api.routes.pulsar_brokers import check_cluster
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode
 
 router = ControlRouter(prefix="/admin/v2", tags=["policies"])
 

@@ -14,11 +14,10 @@ from loadmanager.broker.node import Node
 from loadmanager.settings import descriptions
 from loadmanager.settings.dynamic.naming import named, names_of
 from loadmanager_api.conditions import When
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import AnyNode, Author
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
+from loadmanager_api.routing import AnyNode, Author, ControlRouter
 from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown, Source
 
 ours = ControlRouter(prefix="/v1/config", tags=["settings"])

@@ -9,9 +9,8 @@ from fastapi import Query
 
 from loadmanager.errors import Conflict
 from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE, Evidence
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.openapi import answers
+from loadmanager_api.routing import Acting, ControlRouter, TheNode
 from loadmanager_api.splitting_schemas import BundleSplittingShown, EventShown, KeptShown, SplittingShown, SuspectShown
 from statechannel.law.bundle import Bundle
 

@@ -17,8 +17,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import PlainTextResponse
 
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.kept import kept
+from loadmanager_api.routing import ControlRouter, on_http_loop
+from loadmanager_api.state import kept
 
 router = ControlRouter(tags=["this broker"])
 

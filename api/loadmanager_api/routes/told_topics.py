@@ -17,11 +17,10 @@ from starlette.exceptions import HTTPException
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.cluster.told_topics import TOLD_AT_MOST
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.json_types import WHOLE
 from loadmanager_api.openapi import answers
 from loadmanager_api.pulsar_schemas import PartitionedTopic, TopicPositions
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key
 

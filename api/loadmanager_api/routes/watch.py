@@ -9,11 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from loadmanager.errors import Invalid
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import TheNode
 from loadmanager_api.http.watch import EventStream
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
+from loadmanager_api.routing import ControlRouter, TheNode, on_http_loop
+from loadmanager_api.state import kept
 from statechannel.law.bundle import check_namespace
 
 router = ControlRouter(tags=["bundles"])
