@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 from starlette.requests import Request
@@ -26,9 +26,6 @@ from loadmanager_api.http.watch import Relays
 from loadmanager_api.operations import Attempts
 from statechannel.errors import StateChannelError
 from statechannel.law.partition import ClusterIdentity
-
-if TYPE_CHECKING:
-    from loadmanager_api.schemas import DrainShown
 
 
 class Draining:
@@ -58,20 +55,6 @@ class Draining:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-
-    def progress(self) -> DrainShown:
-        """The present progress."""
-        from loadmanager_api.schemas import DrainShown  # with the routes
-
-        progress = self._node.current.drain.progress()
-        return DrainShown(
-            broker=self._node.settings.advertised,
-            draining=self._node.registration.draining,
-            running=self.running,
-            total=progress.total,
-            left=progress.left,
-            done=progress.done,
-        )
 
     async def _run(self, timeout_s: float) -> None:
         try:

@@ -8,10 +8,10 @@ from fastapi import FastAPI, Request
 
 from loadmanager_api.routing import ControlRouter, on_http_loop
 
-router = ControlRouter(include_in_schema=False)
+router = ControlRouter()
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", include_in_schema=False)
 @on_http_loop
 async def openapi(request: Request) -> dict[str, Any]:
     """Describe the interface as an OpenAPI document."""

@@ -87,7 +87,7 @@ async def show_broker(node: TheNode, broker: str) -> BrokerShown:
 @router.get("/brokers/{broker}/drain", response_model=DrainShown, responses=answers(307, 404))
 async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
     """Show the progress of the broker's drain."""
-    return _elsewhere(request, node, broker) or _draining(request).progress()
+    return _elsewhere(request, node, broker) or _progress(node, _draining(request))
 
 
 @router.put("/brokers/{broker}/drain", status_code=202, response_model=DrainShown, responses=answers(307, 404, 409))
@@ -121,7 +121,7 @@ async def drain(
         return DrainShown(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
     draining = _draining(request)
     draining.begin(timeout_s or node.settings.drain_timeout_s)
-    return draining.progress().model_copy(update={"draining": True})
+    return _progress(node, draining).model_copy(update={"draining": True})
 
 
 @router.delete("/brokers/{broker}/drain", status_code=204, response_model=None, responses=answers(307, 404, 409))
@@ -147,6 +147,18 @@ async def _set_policy(node: Node, broker: str, author: str, *, drain: bool) -> N
 
     reason = "drain" if drain else "undrain"
     await node.policies.change(Kind.BROKER, broker, changed, author=author, reason=reason)
+
+
+def _progress(node: Node, draining: Draining) -> DrainShown:
+    progress = node.current.drain.progress()
+    return DrainShown(
+        broker=node.settings.advertised,
+        draining=node.registration.draining,
+        running=draining.running,
+        total=progress.total,
+        left=progress.left,
+        done=progress.done,
+    )
 
 
 def _draining(request: Request) -> Draining:
