@@ -38,6 +38,7 @@ from loadmanager_api.http.probes import acting
 from loadmanager_api.operations import ATTEMPT, attempt_of
 from loadmanager_api.paging import linked
 from loadmanager_api.state import HANDOVER, kept, node_behind
+from statechannel.law.record import BrokerId
 
 PULSARS = ("/admin/", "/lookup/")
 """Below these, unknown parameters of a query are ignored: Pulsar's tools send more than is of use here."""
@@ -206,3 +207,16 @@ Author = Annotated[str, Depends(_author)]
 
 AuthorOf = Annotated[Sender, Depends(_sender)]
 """The same, for requests whose body may name an author."""
+
+
+def no_broker(node: Node, broker: str) -> str:
+    """What to say of a broker that is not registered."""
+    return f"there is no broker {broker}; registered: {', '.join(sorted(node.membership.peers)) or 'none'}"
+
+
+def leader_of(node: Node) -> BrokerId | None:
+    """The leader as last seen; None if it is known to be dead."""
+    leadership = node.world.coordination.leadership
+    if leadership is None or leadership.leader in node.membership.suspected:
+        return None
+    return leadership.leader

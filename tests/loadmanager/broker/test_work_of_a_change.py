@@ -16,7 +16,7 @@ from loadmanager.model.policies.pattern import Pattern, any_of
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.placement import Roster
-from loadmanager_api.presenting import bundles_after
+from loadmanager_api.routes.bundles import bundles_after
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.moves import Moves

@@ -1,6 +1,7 @@
-"""`/v1/tasks`: what this process is doing now, to find what hangs; `loadmanager doctor` uses it.
+"""What any broker says of itself: `/openapi.json`, `/v1/me` and `/v1/tasks`.
 
-Names of functions and files only: no values, so no secrets.
+`/v1/me`: who the asked broker takes the sender for, and what they may do. `/v1/tasks`: what this process is doing now,
+to find what hangs; `loadmanager doctor` uses it. It has names of functions and files only: no values, so no secrets.
 """
 
 from __future__ import annotations
@@ -12,15 +13,69 @@ import traceback
 from collections.abc import Iterator
 from itertools import islice
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
 
-from loadmanager_api.routing import ControlRouter, on_http_loop
+from loadmanager.model.policies.model import EVERYWHERE, AccessRole
+from loadmanager_api.access.access import ACCESS, Access
+from loadmanager_api.access.sender import sender_of
+from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
 from loadmanager_api.state import kept
 
 router = ControlRouter(tags=["this broker"])
+
+
+@router.get("/openapi.json", include_in_schema=False)
+@on_http_loop
+async def openapi(request: Request) -> dict[str, Any]:
+    """Describe the interface as an OpenAPI document."""
+    return cast("FastAPI", request.app).openapi()
+
+
+PLACES_SHOWN = 1_000
+
+
+class RoleShown(BaseModel):
+    """A role, and where: `*`, `tenant/*` or `tenant/namespace`; the first thousand."""
+
+    role: AccessRole
+    namespaces: list[str]
+
+
+class MeShown(BaseModel):
+    """The sender. Without `authentication` everybody is admin, and `principal` is not proven."""
+
+    principal: str
+    how: str
+    authentication: bool
+    roles: list[RoleShown]
+    broker: str
+    cluster: str
+
+
+@router.get("/v1/me")
+@on_http_loop
+async def show_me(request: Request, node: AnyNode) -> MeShown:
+    """Show who sends this request, how that was proven (token, certificate, unverified), and their roles."""
+    sender, access = sender_of(request.scope), _access(request)
+    everything = {AccessRole.ADMIN: [EVERYWHERE]}
+    roles = everything if access is None else access.grants.roles_of(sender.name)
+    return MeShown(
+        principal=sender.name,
+        how=sender.how,
+        authentication=access is not None,
+        roles=[RoleShown(role=role, namespaces=places[:PLACES_SHOWN]) for role, places in roles.items()],
+        broker=node.settings.advertised,
+        cluster=node.settings.cluster,
+    )
+
+
+def _access(request: Request) -> Access | None:
+    return request.scope.get(ACCESS)
+
 
 TASKS_SHOWN = 500
 FRAMES_SHOWN = 20

@@ -5,9 +5,12 @@ A number with a fraction of zero is an integer there. `true` is no number, 0 is 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
+
+from statechannel.law.bundle import FULL_UPPER
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 """For bodies of our own routes: no other fields, and no value of another type."""
@@ -21,3 +24,18 @@ WHOLE = BeforeValidator(_whole)
 """Goes behind the bounds of an integer, which must be strict: `Annotated[int, Field(strict=True, ge=0), WHOLE]`."""
 
 Whole = Annotated[int, Field(strict=True), WHOLE]
+
+
+def _ring_position(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if _POSITION.fullmatch(given) is None:
+        raise ValueError(f"{given[:40]!r} is no position; write an integer, or eight hexadecimal digits: 0x20000000")
+    return int(given, 16)
+
+
+_POSITION = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
+
+
+RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), WHOLE, BeforeValidator(_ring_position)]
+"""A place on the ring: a number, as Pulsar has it, or `0x40000000`."""

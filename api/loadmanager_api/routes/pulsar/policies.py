@@ -6,12 +6,13 @@ limits. Patterns that are no regular expressions, and rules that no broker satis
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, Field, StringConstraints
 
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, Invalid
@@ -20,9 +21,52 @@ from loadmanager.model.policies.matching import matches_broker
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
 from loadmanager_api.conditions import Conditions, When
 from loadmanager_api.openapi import answers, body
-from loadmanager_api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
-from loadmanager_api.routes.pulsar_brokers import check_cluster
+from loadmanager_api.routes.pulsar.brokers import check_cluster
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode
+from loadmanager_api.shapes import STRICT
+
+Text = Annotated[str, StringConstraints(max_length=1_000)]
+
+Texts = Annotated[list[Text], Field(max_length=1_000)]
+
+
+class AutoFailover(BaseModel):
+    """When secondary brokers serve. `min_limit`: least count of primary brokers; `usage_threshold`: percent."""
+
+    model_config = STRICT
+
+    policy_type: Literal["min_available"] = "min_available"
+    parameters: Mapping[Literal["min_limit", "usage_threshold"], str | float]
+
+
+class IsolationData(BaseModel):
+    """Pulsar's NamespaceIsolationData. `unload_scope` has no effect: only misplaced bundles ever move."""
+
+    model_config = STRICT
+
+    namespaces: Texts
+    primary: Texts
+    secondary: Texts = []
+    auto_failover_policy: AutoFailover = AutoFailover(parameters={"min_limit": "1", "usage_threshold": "100"})
+    unload_scope: Literal["all_matching", "none", "changed"] | None = None
+
+
+class BrokerIsolationData(BaseModel):
+    """Pulsar's BrokerNamespaceIsolationData: the namespaces that policies bind to a broker."""
+
+    brokerName: str  # noqa: N815 - Pulsar's names
+    policyName: str | None = None  # noqa: N815
+    primary: bool = False
+    namespaceRegex: list[str] = []  # noqa: N815
+
+
+class FailureDomainData(BaseModel):
+    """Pulsar's FailureDomain."""
+
+    model_config = STRICT
+
+    brokers: Texts
+
 
 router = ControlRouter(prefix="/admin/v2", tags=["policies"])
 

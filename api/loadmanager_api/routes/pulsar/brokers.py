@@ -1,6 +1,9 @@
-"""What Pulsar's tools ask of brokers and clusters, besides the lists in `brokers.py`.
+"""`/admin/v2/brokers`, `clusters`, `tenants`, `broker-stats` and `resource-quotas`, as Pulsar's tools ask for them, as
+far as they mean something here.
 
-`broker-stats load-report` is answered, too, which Pulsar's extensible manager cannot do.
+`broker-stats load-report` is answered, too, which Pulsar's extensible manager cannot do. Tenants are not stored: one
+exists as long as it has a namespace. So creating one succeeds without effect, and one that still has namespaces cannot
+be deleted.
 """
 
 from __future__ import annotations
@@ -12,20 +15,82 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query, Request
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import coordination_address
 from loadmanager.diagnostics.doctor.hiding import hide_text
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.policies.matching import matches_broker, matches_namespace
+from loadmanager.model.registration import VERSION
+from loadmanager_api.http.probes import check_health, check_live, check_ready
 from loadmanager_api.openapi import answers
-from loadmanager_api.presenting import load_shown, no_broker
-from loadmanager_api.pulsar_schemas import ClusterData, InternalConfiguration, Monitored, OwnedBundle, ResourceQuota
-from loadmanager_api.routing import Acting, ControlRouter, TheNode
+from loadmanager_api.routes.brokers import load_shown
+from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, no_broker, on_http_loop
 from loadmanager_api.state import kept
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Key
+from statechannel.law.bundle import Bundle, Key, check_namespace
+
+
+class BrokerInfo(BaseModel):
+    """Pulsar's answer for the leader."""
+
+    serviceUrl: str  # noqa: N815
+    brokerId: str  # noqa: N815
+
+
+class TenantInfo(BaseModel):
+    """Pulsar's description of a tenant; none of it is stored here."""
+
+    allowedClusters: list[str]  # noqa: N815
+    adminRoles: list[str] = []  # noqa: N815
+
+
+class OwnedBundle(BaseModel):
+    """Pulsar's NamespaceOwnershipStatus; `broker_assignment`: shared, or by an isolation policy primary, secondary."""
+
+    broker_assignment: str
+    is_controlled: bool
+    is_active: bool = True
+
+
+class InternalConfiguration(BaseModel):
+    """Pulsar's InternalConfigurationData: where the coordination service is. There are no ledgers."""
+
+    zookeeperServers: str  # noqa: N815
+    configurationStoreServers: str  # noqa: N815
+    metadataStoreUrl: str  # noqa: N815
+    configurationMetadataStoreUrl: str  # noqa: N815
+    ledgersRootPath: str = ""  # noqa: N815
+
+
+class ClusterData(BaseModel):
+    """Pulsar's ClusterData: the addresses of the asked broker stand for those of the cluster."""
+
+    serviceUrl: str  # noqa: N815
+    brokerServiceUrl: str  # noqa: N815
+    brokerClientTlsEnabled: bool  # noqa: N815
+
+
+class ResourceQuota(BaseModel):
+    """Pulsar's ResourceQuota. Nothing is limited by it: it is the mean load of this broker's bundles, as measured."""
+
+    msgRateIn: float  # noqa: N815
+    msgRateOut: float  # noqa: N815
+    bandwidthIn: float  # noqa: N815
+    bandwidthOut: float  # noqa: N815
+    memory: float = 0.0
+    dynamic: bool = True
+
+
+class Monitored(BaseModel):
+    """Pulsar's Metrics: the metrics that have the same labels. null: there is nothing to measure."""
+
+    metrics: dict[str, float | None]
+    dimensions: dict[str, str]
+
 
 router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
 
@@ -186,3 +251,98 @@ def _load_of(node: Node) -> BrokerLoadData:
     if load is None:
         raise Unavailable("this broker has not reported its load yet; try again")
     return load
+
+
+@router.get("/brokers")
+async def list_brokers(node: TheNode) -> list[str]:
+    """List the names of the brokers that are registered and thought to be alive."""
+    suspected = node.membership.suspected
+    return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in suspected)
+
+
+@router.get("/brokers/leaderBroker", responses=answers(404))
+async def leader_broker(node: TheNode) -> BrokerInfo:
+    """Show the leader that this broker last saw. 404 while there is none."""
+    leader = leader_of(node)
+    if leader is None:
+        raise NotFound("nobody leads at the moment; try again")
+    peer = node.membership.peer(leader)
+    return BrokerInfo(serviceUrl=peer.registration.admin_url if peer else "", brokerId=leader.name)
+
+
+@router.get("/brokers/health", response_class=PlainTextResponse)
+@on_http_loop
+async def health(node: AnyNode) -> str:
+    """Answer `ok` if this broker is registered and its proofs are fresh, so that it could serve now. Else 503."""
+    check_health(node)
+    return "ok"
+
+
+@router.get("/brokers/ready", response_class=PlainTextResponse)
+@on_http_loop
+async def ready(node: AnyNode) -> str:
+    """Answer `ok` once this broker is registered and acts. Else 503."""
+    check_ready(node)
+    return "ok"
+
+
+@router.get("/brokers/live", response_class=PlainTextResponse)
+@on_http_loop
+async def live(node: AnyNode) -> str:
+    """Answer `ok` while the control loop turns, whatever log and coordination do. Else 503: restart the process."""
+    check_live(node)
+    return "ok"
+
+
+@router.get("/brokers/version", response_class=PlainTextResponse)
+@on_http_loop
+async def version() -> str:
+    """Show the release of this broker."""
+    return VERSION
+
+
+@router.get("/brokers/{cluster}", responses=answers(404))
+async def list_cluster(node: TheNode, cluster: str) -> list[str]:
+    """List brokers, as `/brokers`. 404 for any other cluster than this one."""
+    check_cluster(node, cluster)
+    return await list_brokers(node)
+
+
+# --- tenants
+
+
+@router.get("/tenants")
+async def list_tenants(node: TheNode) -> list[str]:
+    """List the tenants that have a namespace."""
+    return sorted({name.partition("/")[0] for name in node.channel.table.namespaces()})
+
+
+@router.get("/tenants/{tenant}", responses=answers(404))
+async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
+    """Show a tenant. 404 if it has no namespace."""
+    if not node.channel.table.namespaces(tenant):
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
+    return TenantInfo(allowedClusters=[node.settings.cluster])
+
+
+@router.put("/tenants/{tenant}", status_code=204, responses=answers(412))
+async def create_tenant(acting: Acting, tenant: str) -> None:
+    """Accept the tenant and do nothing: a tenant exists as soon as it has a namespace. The body is ignored."""
+    check_namespace(f"{tenant}/any")
+
+
+@router.post("/tenants/{tenant}", status_code=204, responses=answers(404))
+async def update_tenant(node: TheNode, tenant: str) -> None:
+    """Accept the change and do nothing: tenants have no properties here. 404 for a tenant without a namespace."""
+    if not node.channel.table.namespaces(tenant):
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
+
+
+@router.delete("/tenants/{tenant}", status_code=204, responses=answers(404, 409))
+async def delete_tenant(node: TheNode, tenant: str) -> None:
+    """Refuse: 409 while the tenant has namespaces, 404 otherwise, since a tenant without namespaces does not exist."""
+    namespaces = node.channel.table.namespaces(tenant)
+    if not namespaces:
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist: there is nothing to delete")
+    shown = ", ".join(namespaces[:8]) + (" …" if len(namespaces) > 8 else "")
+    raise Conflict(f"tenant {tenant!r} has namespaces, delete them first: {shown}")
