@@ -27,11 +27,6 @@ from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, lead
 from loadmanager_api.state import Draining, kept
 from statechannel.law.record import BrokerId
 
-# --- Pulsar's
-
-
-# --- our own
-
 
 class BrokerShown(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.

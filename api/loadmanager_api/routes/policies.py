@@ -26,11 +26,6 @@ from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
 
-# --- Pulsar's
-
-
-# --- ours
-
 
 class PolicyShown(BaseModel):
     """One version of a document. `policy` is null in a version that deleted it. The ETag is the version.
