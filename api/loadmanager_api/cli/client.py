@@ -14,7 +14,7 @@ from uuid import uuid4
 import click
 
 from loadmanager.errors import LoadManagerError
-from loadmanager_api.cli.echoing import one_line
+from loadmanager_api.cli.printing import one_line
 from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from loadmanager_api.cli.client import ask, ask_all, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import segment
 from loadmanager_api.cli.options import asks_a_broker, changes, shows, since_option, since_query
-from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.printing import done, echo, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 
 SOURCES = ("cluster", "start", "default")

@@ -210,6 +210,6 @@ def confirm(remote: Remote, what: str) -> None:
 
     if remote.yes or remote.dry_run or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    from loadmanager_api.cli.echoing import one_line
+    from loadmanager_api.cli.printing import one_line
 
     click.confirm(f"{one_line(what)}. Are you sure?", abort=True, err=True)

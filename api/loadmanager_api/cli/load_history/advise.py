@@ -8,13 +8,13 @@ import click
 import msgspec
 
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.analyse import settings_in
 from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
 from loadmanager_api.cli.load_history.running import check_recorded, provenance, publish, reading, say_where, window_of
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from loadmanager.history.advising import Considered

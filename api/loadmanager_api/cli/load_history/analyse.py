@@ -12,7 +12,6 @@ from loadmanager.history.published import ANALYSES as FOLDER
 from loadmanager.history.published import MAX_ROWS, Published
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table, taken
 from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
 from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of
@@ -26,6 +25,7 @@ from loadmanager_api.cli.load_history.running import (
     window_of,
 )
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from loadmanager.history.analyses import Analysis, Options

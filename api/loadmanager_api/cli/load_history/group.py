@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from loadmanager_api.cli.lazy import LazyGroup
+from loadmanager_api.cli.command_group import LazyGroup
 
 JOBS = "loadmanager_api.cli.load_history."
 

@@ -12,13 +12,13 @@ import click
 
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import Rows, table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
 from loadmanager_api.cli.load_history.rehearsing import records_in, show_reading, topics_of
 from loadmanager_api.cli.load_history.running import check_lake, failing, installed, writing
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 from loadmanager_api.cli.stores import opened_log, working
 
 if TYPE_CHECKING:

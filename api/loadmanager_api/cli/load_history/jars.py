@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from loadmanager_api.cli.client import Failed
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.options import prints
-from loadmanager_api.cli.printing import show_answer
+from loadmanager_api.cli.printing import echo, show_answer
 from loadmanager_api.cli.remote import Remote
 
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options
 from loadmanager_api.cli.load_history.running import opened, writing
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 
 COLUMNS = ("table", "days_joined", "rows_removed")
 

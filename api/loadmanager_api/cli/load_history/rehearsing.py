@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmanager_api.cli.client import Failed
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import Rows, table
 from loadmanager_api.cli.load_history.options import Job
 from loadmanager_api.cli.load_history.running import published_in, reading, there, window_of
-from loadmanager_api.cli.printing import show_answer
+from loadmanager_api.cli.printing import echo, show_answer
 from loadmanager_api.cli.stores import opened_log, working
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from loadmanager.history.gist import gist
 from loadmanager.history.place import check_place
 from loadmanager.model.registration import VERSION
 from loadmanager_api.cli.client import Failed, NotNow
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.options import Job
 from loadmanager_api.cli.load_history.reaching import check_master, check_server
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

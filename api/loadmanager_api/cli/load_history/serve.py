@@ -6,10 +6,10 @@ import signal
 
 import click
 
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.options import Job, job_options
 from loadmanager_api.cli.load_history.running import kept
 from loadmanager_api.cli.options import ParamType
+from loadmanager_api.cli.printing import echo
 
 HERE = "127.0.0.1:15002"
 

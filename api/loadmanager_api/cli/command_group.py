@@ -1,14 +1,51 @@
-"""Groups of commands: whole sentences in their lists, and a reason for each command that only pulsar-admin has."""
+"""Groups of commands, which import a subcommand's module when it is used, so that the command line starts quickly.
+
+Their lists have whole sentences. What only pulsar-admin has is refused with a reason; after a mistyped command, choice
+or name, near matches are shown.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
+from loadmanager.errors import MissingExtra
 from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.printing import visible
+
+
+def with_nearest(message: str, name: str, known: Iterable[str]) -> str:
+    """The message, with those of the known names that are near to this one."""
+    near = get_close_matches(name, list(known))
+    return f"{message.rstrip('.')}. Did you mean {' or '.join(map(repr, near))}?" if near else message
+
+
+def with_near_choices(error: click.UsageError) -> str:
+    """The message of wrong usage, with the nearest commands or choices where click adds none."""
+    message, command = error.message, error.ctx.command if error.ctx else None
+    if getattr(error, "possibilities", None):  # a newer click's own
+        return message
+    if message.startswith("No such command") and isinstance(command, click.Group):
+        return with_nearest(message, _quoted(message), _commands(command, error.ctx))
+    kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
+    if isinstance(kind, click.Choice):
+        return with_nearest(message, _quoted(message), [str(choice) for choice in kind.choices])
+    return message
+
+
+def _commands(group: click.Group, ctx: click.Context | None) -> Sequence[str]:
+    return group.list_commands(ctx) if ctx else []
+
+
+def _quoted(message: str) -> str:
+    """What stands between the first quotes."""
+    return message.split("'")[1] if message.count("'") >= 2 else ""
+
 
 _OTHER_GROUPS = re.compile(
     "bookies|documents|functions(-worker)?|packages|proxy-stats|resourcegroups|schemas|sinks?|sources?|topicPolicies"
@@ -83,3 +120,44 @@ def refuse_foreign(group: str | None, name: str, known: Collection[str]) -> None
         and not get_close_matches(name, known, cutoff=_ALMOST)
     ):
         raise Failed(f"`{group} {name}` is not here: {_REASONS[group]}")
+
+
+Table = Mapping[str, tuple[str, str, str]]
+"""Name: (module, the click command in it, one line for the overview)."""
+
+
+class LazyGroup(Group):
+    """Imports a subcommand when it is used, not to list it."""
+
+    def __init__(self, *args: Any, table: Table, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._table = table
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. What click is to show of its failure has no password in it, and nothing that a terminal
+        would obey. An extra that is missing is such a failure."""
+        try:
+            return super().invoke(ctx)
+        except MissingExtra as missing:
+            raise Failed(str(missing)) from None
+        except click.ClickException as error:
+            from loadmanager.diagnostics.doctor.hiding import hide_text
+
+            if isinstance(error, click.UsageError):
+                vars(error)["message"] = with_near_choices(error)
+            vars(error)["message"] = hide_text(visible(error.message))
+            raise
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._table:
+            return None
+        module, attribute, _ = self._table[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in self._table.items()])
