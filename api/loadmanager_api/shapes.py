@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from statechannel.law.bundle import FULL_UPPER
 
@@ -39,3 +39,24 @@ _POSITION = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
 
 RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), WHOLE, BeforeValidator(_ring_position)]
 """A place on the ring: a number, as Pulsar has it, or `0x40000000`."""
+
+
+class Shown(BaseModel):
+    """A shape that is read from a value of the domain, whose fields have the same names: `model_validate(value)`.
+
+    Give its fields no defaults: one would be shown, silently, for a field that the value does not have.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+InWords = Annotated[str, BeforeValidator(str)]
+"""What the value says as text: a bundle, a broker."""
+
+
+def _name(broker: Any) -> Any:
+    return getattr(broker, "name", broker)
+
+
+BrokerName = Annotated[str, BeforeValidator(_name)]
+"""The name of a broker's incarnation."""

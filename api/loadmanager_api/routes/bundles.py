@@ -20,12 +20,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from loadmanager.broker.node import Node
-from loadmanager.channel.bundle_history import Entry, History, history_of
+from loadmanager.channel.bundle_history import History, history_of
 from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
@@ -37,7 +37,7 @@ from loadmanager_api.http.watch import EventStream
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode, on_http_loop
-from loadmanager_api.shapes import STRICT, RingPosition, Whole
+from loadmanager_api.shapes import STRICT, InWords, RingPosition, Shown, Whole
 from loadmanager_api.state import kept
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle, check_namespace
@@ -327,7 +327,19 @@ async def cancel_move(acting: Acting, tenant: str, namespace: str, hash_range: s
     await acting.operations.cancel(Bundle.of(f"{tenant}/{namespace}", hash_range))
 
 
-class WinnerShown(BaseModel):
+MAX_BOUNDARIES = 1_000
+"""The most boundaries that are shown: a namespace's creation may have 65,537."""
+
+
+def _positions(boundaries: tuple[int, ...]) -> list[str]:
+    return [f"0x{boundary:08x}" for boundary in boundaries[:MAX_BOUNDARIES]]
+
+
+def _reason(refused: str) -> str | None:
+    return refused or None
+
+
+class WinnerShown(Shown):
     """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
     offset: int
@@ -335,7 +347,7 @@ class WinnerShown(BaseModel):
     actor: str
 
 
-class HistoryEntryShown(BaseModel):
+class HistoryEntryShown(Shown):
     """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
 
     `before` and `after` are the bundle's states (null: no such bundle); `owner` and `target` are those after the
@@ -360,10 +372,10 @@ class HistoryEntryShown(BaseModel):
     reason: str
     cause: str
     bundles: int
-    boundaries: list[str]
-    parents: list[str]
-    children: list[str]
-    refused: str | None
+    boundaries: Annotated[list[str], BeforeValidator(_positions)]
+    parents: list[InWords]
+    children: list[InWords]
+    refused: Annotated[str | None, BeforeValidator(_reason)]
     detail: str
     winner: WinnerShown | None
     copy_of: int | None
@@ -385,10 +397,6 @@ class HistoryShown(BaseModel):
     note: str | None
 
 
-MAX_BOUNDARIES = 1_000
-"""The most boundaries that are shown: a namespace's creation may have 65,537."""
-
-
 def history_shown(
     found: History, present: Ownership | None, next_page: str | None = None, since_ms: int | None = None
 ) -> HistoryShown:
@@ -398,7 +406,7 @@ def history_shown(
         partition=found.partition,
         exists=present is not None,
         state=present.state.value if present is not None else None,
-        entries=[entry_shown(entry) for entry in found.entries],
+        entries=[HistoryEntryShown.model_validate(entry) for entry in found.entries],
         next=next_page,
         log_begin=found.log_begin,
         log_begin_ms=found.log_begin_ms,
@@ -421,41 +429,6 @@ def _note(found: History, since_ms: int | None) -> str | None:
 
 def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def entry_shown(entry: Entry) -> HistoryEntryShown:
-    """One record."""
-    winner = entry.winner
-    return HistoryEntryShown(
-        offset=entry.offset,
-        appended_ms=entry.appended_ms,
-        written_ms=entry.written_ms,
-        record_id=entry.record_id,
-        action=entry.action.value,
-        actor=entry.actor,
-        role=entry.role.value,
-        epoch=entry.epoch,
-        accepted=entry.accepted,
-        before=entry.before.value if entry.before is not None else None,
-        after=entry.after.value if entry.after is not None else None,
-        owner=entry.owner,
-        target=entry.target,
-        to=entry.to,
-        reason=entry.reason,
-        cause=entry.cause,
-        bundles=entry.bundles,
-        boundaries=[f"0x{boundary:08x}" for boundary in entry.boundaries[:MAX_BOUNDARIES]],
-        parents=_names(entry.parents),
-        children=_names(entry.children),
-        refused=entry.refused or None,
-        detail=entry.detail,
-        winner=WinnerShown(offset=winner.offset, action=winner.action.value, actor=winner.actor) if winner else None,
-        copy_of=entry.copy_of,
-    )
-
-
-def _names(bundles: tuple[Bundle, ...]) -> list[str]:
-    return [str(bundle) for bundle in bundles]
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}/history", responses=answers(404, 412))
@@ -513,15 +486,15 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"
 
 
-class KeptShown(BaseModel):
+class KeptShown(Shown):
     """A bundle above a limit that is not split, and the rule that keeps it whole."""
 
-    bundle: str
+    bundle: InWords
     rule: str
     detail: str
 
 
-class EventShown(BaseModel):
+class EventShown(Shown):
     """An event: a split, a merge, a child that was moved, a quarantine, or a failure of one of these."""
 
     at_ms: int
@@ -590,12 +563,9 @@ async def show_splitting(
         idle=journal.idle,
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
-        above_limits=[KeptShown(bundle=str(k.bundle), rule=k.rule, detail=k.detail) for k in kept[:limit]],
+        above_limits=[KeptShown.model_validate(each) for each in kept[:limit]],
         suspects=[_suspect(found) for found in islice(node.quarantine.rows(), limit)],
-        events=[
-            EventShown(at_ms=event.at_ms, what=event.what, bundle=event.bundle, why=event.why)
-            for event in list(journal.events)[: -limit - 1 : -1]
-        ],
+        events=[EventShown.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
     )
 
 

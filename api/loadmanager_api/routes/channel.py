@@ -33,18 +33,17 @@ from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
 from loadmanager_api.routes.brokers import settings_shown
 from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, on_http_loop
-from loadmanager_api.shapes import WHOLE
+from loadmanager_api.shapes import WHOLE, Shown
 from loadmanager_api.state import kept
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle, check_namespace
-from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 
 MAX_PARTITIONS = 1_024
 
 
-class SnapshotShown(BaseModel):
+class SnapshotShown(Shown):
     """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
 
     snapshot_id: str
@@ -78,7 +77,7 @@ class PartitionShown(BaseModel):
     proof_left_s: float | None = None
 
 
-class SkippedShown(BaseModel):
+class SkippedShown(Shown):
     """An entry of the log that is not a record of ours."""
 
     partition: int
@@ -86,7 +85,7 @@ class SkippedShown(BaseModel):
     detail: str
 
 
-class AgreementShown(BaseModel):
+class AgreementShown(Shown):
     """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
 
     root: str
@@ -161,7 +160,7 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-class NoteShown(BaseModel):
+class NoteShown(Shown):
     """An event at this broker that is of interest to people."""
 
     at_ms: int
@@ -197,9 +196,7 @@ def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> Ch
         append_failures=counts["append_failed"],
         refused=refusals(counts),
         skipped=counts["skipped"],
-        skipped_entries=[
-            SkippedShown(partition=s.partition, offset=s.offset, detail=s.detail) for s in channel.skipped
-        ],
+        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
         bundles={state.value: count for state, count in table.count_by_state().items()},
         namespaces=len(table.namespaces()),
         last_error=channel.last_error,
@@ -219,7 +216,7 @@ def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> Ch
 
 
 def _agreement_shown(agreement: Agreement | None) -> AgreementShown | None:
-    return None if agreement is None else AgreementShown.model_validate(msgspec.to_builtins(agreement))
+    return None if agreement is None else AgreementShown.model_validate(agreement)
 
 
 def refusals(counts: Mapping[str, int]) -> dict[str, int]:
@@ -244,7 +241,7 @@ def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tup
         end=end,
         lag=max(0, end - next_offset) if end is not None else None,
         owner=str(owner) if owner is not None else None,
-        snapshots=None if snapshots is None else [_snapshot_shown(info) for info in reversed(snapshots)],
+        snapshots=None if snapshots is None else [SnapshotShown.model_validate(each) for each in reversed(snapshots)],
         since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
         proof_left_s=_proof_left_s(node, partition),
     )
@@ -253,17 +250,6 @@ def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tup
 def _proof_left_s(node: Node, partition: int) -> float | None:
     left_s = node.serving.until_s()[partition] - node.proof_clock.now_s() if node.serving is not None else -inf
     return round(left_s, 3) if isfinite(left_s) else None
-
-
-def _snapshot_shown(info: SnapshotInfo) -> SnapshotShown:
-    return SnapshotShown(
-        snapshot_id=info.snapshot_id,
-        next_offset=info.next_offset,
-        at_ms=info.at_ms,
-        bundles=info.bundles,
-        size_bytes=info.size_bytes,
-        chunks=info.chunks,
-    )
 
 
 router = ControlRouter(tags=["this broker"])
@@ -413,7 +399,7 @@ async def list_notes(
     )
     page = list(islice(found, limit))
     more = next(found, None) is not None
-    shown = [NoteShown(at_ms=note.at_ms, text=note.text) for note in page]
+    shown = [NoteShown.model_validate(note) for note in page]
     return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
 
 

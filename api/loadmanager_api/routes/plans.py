@@ -18,7 +18,7 @@ from loadmanager.broker.node import Node
 from loadmanager.decisions.explaining.projection import certificate_shown
 from loadmanager.leader.advice.core import told
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
-from loadmanager.leader.plans.plan import Figures, Plan, PlanKind, PlannedMove, PlanState, Verification
+from loadmanager.leader.plans.plan import Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import OPEN, PlanAction, offered
 from loadmanager.leader.rebalancing import actions
@@ -32,7 +32,7 @@ from loadmanager_api.access.sender import Sender
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, AuthorOf, ControlRouter, Permission, TheNode
-from loadmanager_api.shapes import STRICT, WHOLE, Whole
+from loadmanager_api.shapes import STRICT, WHOLE, Shown, Whole
 
 LongText = Annotated[str, Field(max_length=2_000)]
 Name = Annotated[str, Field(min_length=1, max_length=300)]
@@ -224,7 +224,7 @@ class MoveShown(BaseModel):
     detail: str
 
 
-class CertificateShown(BaseModel):
+class CertificateShown(Shown):
     """The least load that any algorithm has to move, and the load that this plan moves.
 
     `ratio` compares the two for the whole plan. It is null if nothing had to move, or if a better plan may exist.
@@ -237,14 +237,14 @@ class CertificateShown(BaseModel):
     ratio: float | None
 
 
-class FiguresShown(BaseModel):
+class FiguresShown(Shown):
     """The usage of each broker (its fullest resource, as a fraction), and their spread (max/mean - 1)."""
 
     usages: dict[str, float]
     spread: float
 
 
-class StepShown(BaseModel):
+class StepShown(Shown):
     """An action that changed the state of the plan."""
 
     action: str
@@ -253,7 +253,7 @@ class StepShown(BaseModel):
     reason: str
 
 
-class VerificationShown(BaseModel):
+class VerificationShown(Shown):
     """Where the bundles are now. `holding` moves are still in effect; `moved_on` tells where the other bundles are."""
 
     at_ms: int
@@ -316,7 +316,7 @@ class RoundShown(BaseModel):
     moves: list[MoveShown]
 
 
-class LimitsShown(BaseModel):
+class LimitsShown(Shown):
     """How many moves may be under way at a time."""
 
     total: int
@@ -382,13 +382,13 @@ def plan_shown(rebalancer: Rebalancer, plan: Plan) -> PlanShown:
         policies_revision=plan.policies,
         cause=plan.cause,
         wave=plan.wave,
-        before=_figures(plan.before),
-        predicted=_figures(plan.predicted),
+        before=FiguresShown.model_validate(plan.before),
+        predicted=FiguresShown.model_validate(plan.predicted),
         certificate=_certificate(plan.certificate),
         left_out=dict(plan.left_out),
-        steps=[StepShown(action=s.action, at_ms=s.at_ms, author=s.author, reason=s.reason) for s in plan.steps],
+        steps=[StepShown.model_validate(step) for step in plan.steps],
         planned=[_move(move, plan.reason, found.status, found.detail) for move, found in plan.pairs(outcomes)],
-        verification=_verification(plan.verification),
+        verification=None if plan.verification is None else VerificationShown.model_validate(plan.verification),
         advice=None if plan.advice is None else _advice(plan, plan.advice),
     )
 
@@ -443,7 +443,6 @@ def _utc(at_ms: int) -> datetime:
 
 def balancing_shown(rebalancer: Rebalancer, found: BalanceStatus) -> BalancingShown:
     """The status of balancing, as shown."""
-    limits = found.limits
     return BalancingShown(
         balancing=found.balancing,
         review=found.review,
@@ -452,7 +451,7 @@ def balancing_shown(rebalancer: Rebalancer, found: BalanceStatus) -> BalancingSh
         spread=found.spread,
         usages=dict(found.usages),
         paused=pause_shown(found.paused, changed=False),
-        limits=LimitsShown(total=limits.total, per_broker=limits.per_broker, per_namespace=limits.per_namespace),
+        limits=LimitsShown.model_validate(found.limits),
         in_flight=InFlightShown(
             total=found.in_flight,
             by_broker=dict(found.in_flight_by_broker),
@@ -507,22 +506,7 @@ def _move(move: Move | PlannedMove, reason: str, outcome: str, detail: str) -> M
 
 
 def _certificate(found: Certificate | None) -> CertificateShown | None:
-    return None if found is None else CertificateShown(**msgspec.structs.asdict(certificate_shown(found)))
-
-
-def _figures(found: Figures) -> FiguresShown:
-    return FiguresShown(usages=dict(found.usages), spread=found.spread)
-
-
-def _verification(found: Verification | None) -> VerificationShown | None:
-    if found is None:
-        return None
-    return VerificationShown(
-        at_ms=found.at_ms,
-        holding=found.holding,
-        moved_on=dict(found.moved_on),
-        actual=None if found.actual is None else _figures(found.actual),
-    )
+    return None if found is None else CertificateShown.model_validate(certificate_shown(found))
 
 
 balancing_router = ControlRouter(prefix="/v1/balancing", tags=["balance"])

@@ -25,6 +25,7 @@ from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
+from loadmanager_api.shapes import BrokerName, InWords, Shown
 
 
 class PolicyShown(BaseModel):
@@ -55,12 +56,12 @@ class PoliciesShown(BaseModel):
     next: str | None
 
 
-class PolicyMove(BaseModel):
+class PolicyMove(Shown):
     """A move that the next round would make if the document were in force."""
 
-    bundle: str
-    source: str
-    destination: str | None
+    bundle: InWords
+    source: BrokerName
+    destination: BrokerName | None
     stage: str
     reason: str
 
@@ -110,17 +111,7 @@ async def preview(acting: Incarnation, policies: Policies) -> Preview:
     shown = [Misplaced(bundle=str(bundle), broker=broker.name) for bundle, broker in islice(wrong, SHOWN)]
     total = len(shown) + sum(1 for _ in wrong)
     decision = await deciding.would_decide(model, settings)
-    moves = [
-        PolicyMove(
-            bundle=str(move.bundle),
-            source=move.source.name,
-            destination=move.destination.name if move.destination else None,
-            stage=move.stage.value,
-            reason=move.reason,
-        )
-        for move in decision.moves
-        if move.stage in _BY_RULE
-    ]
+    moves = [PolicyMove.model_validate(move) for move in decision.moves if move.stage in _BY_RULE]
     return Preview(misplaced_total=total, misplaced=shown, moves=moves, reason=decision.reason)
 
 
