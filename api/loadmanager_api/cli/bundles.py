@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from loadmanager.model.policies.claims import intersects
-from loadmanager_api.cli.client import ask, ask_all, run
+from loadmanager_api.cli.client import Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE, segment
 from loadmanager_api.cli.options import changes, confirm, cursor_option, disrupts, shows, since_option, since_query
@@ -89,7 +89,7 @@ POLICY_COMMANDS = (pin, unpin, exclude, quarantine, release_quarantine)
 
 async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool) -> dict[str, Any]:
     """Set or end a drain that outlives the broker's restarts."""
-    query = {"force": "true" if force else None}
+    query = {"force": force}
     path = f"/v1/policies/broker/{segment(broker)}"
     found: dict[str, Any] = await ask(remote, "PATCH", path, query=query, body={"drain": drain or None}, previews=True)
     return found
@@ -104,7 +104,7 @@ def _quarantined(remote: Remote) -> list[Bundle]:
 def _patch(
     remote: Remote, bundle: Bundle, fields: dict[str, Any], *, force: bool = False, reason: str | None = None
 ) -> dict[str, Any]:
-    query = {"force": "true" if force else None, "reason": reason}
+    query = {"force": force, "reason": reason}
     found: dict[str, Any] = run(
         ask(remote, "PATCH", f"/v1/policies/bundle/{bundle}", query=query, body=fields, previews=True)
     )
@@ -265,7 +265,7 @@ def _last(bundle: dict[str, Any]) -> str:
     return f"{bundle['last_action']} by {bundle['last_actor']}"
 
 
-async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> tuple[list[dict[str, Any]], bool]:
+async def _collect(remote: Remote, query: Query, limit: int) -> tuple[list[dict[str, Any]], bool]:
     found: list[dict[str, Any]] = []
     after: str | None = None
     while len(found) < limit:
@@ -277,7 +277,7 @@ async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> 
 
 
 async def page_of(
-    remote: Remote, query: Mapping[str, str | None], after: str | None, limit: int
+    remote: Remote, query: Query, after: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The bundles of the query behind `after`, and what the next page is behind; None: this is the last one."""
     page = await ask(remote, "GET", "/v1/bundles", query={**query, "limit": str(limit), "cursor": after})

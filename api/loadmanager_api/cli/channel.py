@@ -78,7 +78,7 @@ def status(remote: Remote, digest: bool, everybody: bool) -> None:
 
 
 async def _ask(remote: Remote, digest: bool, everybody: bool) -> tuple[Any, list[dict[str, Any]]]:
-    found = await ask(remote, "GET", "/v1/channel", query={"digest": "true" if digest else None})
+    found = await ask(remote, "GET", "/v1/channel", query={"digest": digest})
     if not everybody:
         return found, []
     places = asyncio.Semaphore(BROKERS_AT_ONCE)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import Failed, ask, run
+from loadmanager_api.cli.client import Failed, Query, ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import segment
 from loadmanager_api.cli.options import ParamType, SinceType, asks_a_broker, cursor_option, shows
@@ -319,8 +319,8 @@ def path_of(subject: str, bundle: Bundle | None) -> str:
     return f"/v1/explain/bundles/{bundle}" if bundle is not None else f"/v1/explain/brokers/{segment(subject)}"
 
 
-def _query(at_ms: int | None, *, trying: bool) -> dict[str, str | None]:
-    return {"at": None if at_ms is None else str(at_ms), "try": None if trying else "false"}
+def _query(at_ms: int | None, *, trying: bool) -> Query:
+    return {"at": at_ms, "try": None if trying else "false"}
 
 
 CANDIDATES_SHOWN = 10

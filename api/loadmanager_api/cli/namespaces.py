@@ -205,7 +205,7 @@ def _show_places(remote: Remote, answers: list[dict[str, Any]]) -> None:
 def unload_topic(remote: Remote, name: Key, destination: str | None, force: bool) -> None:
     """Move the topic's bundle to --dest, or take it from its owner."""
     path = f"/admin/v2/{topic_path(name)}/unload"
-    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": "true" if force else None}))
+    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": force}))
     moved = f"moved to {destination}" if destination else "unloaded; the next lookup assigns it"
     done(remote, f"the bundle of {name} was {moved}", topic=str(name), destination=destination)
 
@@ -309,7 +309,7 @@ def unload(remote: Remote, name: str, bundle: str | None, destination: str | Non
     path = f"{_AT}/{name}/{chosen.range}/unload" if chosen else f"{_AT}/{name}/unload"
     if chosen is None:
         confirm(remote, f"This takes all bundles of {name} from their owners")
-    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": "true" if force else None}))
+    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": force}))
     moved = f"moved to {destination}" if destination else "unloaded; lookups assign again"
     done(remote, f"{chosen or name} was {moved}", namespace=name, bundle=bundle, destination=destination)
 

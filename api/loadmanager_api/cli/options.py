@@ -22,6 +22,8 @@ FORMS = ("table", "wide", "json", "yaml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from loadmanager_api.cli.client import Query
+
     ParamType = click.ParamType
 else:
 
@@ -57,9 +59,9 @@ since_option = click.option(
 )
 
 
-def since_query(since: int | None) -> dict[str, str | None]:
+def since_query(since: int | None) -> Query:
     """The parameter of a request for `since_option`."""
-    return {"since_ms": None if since is None else str(since)}
+    return {"since_ms": since}
 
 
 def known_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from loadmanager_api.cli.client import Failed, ask, run
+from loadmanager_api.cli.client import Failed, Query, ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.configuring import pairs
 from loadmanager_api.cli.explanations import (
@@ -36,7 +36,7 @@ from loadmanager_api.cli.rehearsing import rehearsed
 from loadmanager_api.cli.remote import Remote
 
 
-def show_wish(remote: Remote, wish: Mapping[str, Any], query: Mapping[str, str | None] | None = None) -> None:
+def show_wish(remote: Remote, wish: Mapping[str, Any], query: Query | None = None) -> None:
     """Show what a round would decide under these conditions. It changes nothing, so a dry run asks it, too."""
     asking = msgspec.structs.replace(remote, dry_run=False)
     show_projections(remote, run(ask(asking, "POST", "/v1/what-if", query=query, body=wish)))
@@ -604,7 +604,7 @@ def what_if(
     if log is not None:
         show_projections(remote, _offline(log, wish, at_ms))
     else:
-        show_wish(remote, wish, {"at": None if at_ms is None else str(at_ms)})
+        show_wish(remote, wish, {"at": at_ms})
 
 
 @plans.command("preview", short_help="Show what a round would do now: a dry run.")

@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 
 from loadmanager.model.policies.model import Kind
-from loadmanager_api.cli.client import ask, ask_all, run
+from loadmanager_api.cli.client import Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts, shows, since_option, since_query
@@ -158,8 +158,8 @@ def _worded(version: dict[str, Any]) -> str:
     return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
 
 
-def _query(seen: int | None, reason: str | None, *, force: bool) -> dict[str, str | None]:
-    return {"seen": None if seen is None else str(seen), "reason": reason, "force": "true" if force else None}
+def _query(seen: int | None, reason: str | None, *, force: bool) -> Query:
+    return {"seen": seen, "reason": reason, "force": force}
 
 
 def _path(kind: str, name: str) -> str:
@@ -238,7 +238,7 @@ def set_isolation(
         run(ask(remote, "GET", _isolation_path(cluster)))  # which refuses another cluster's name
         show_preview(remote, "PUT", "isolation", policy, _as_ours(body))
         return
-    run(ask(remote, "POST", _isolation_path(cluster, policy), query={"force": "true" if force else None}, body=body))
+    run(ask(remote, "POST", _isolation_path(cluster, policy), query={"force": force}, body=body))
     done(remote, f"isolation policy {policy} is set", policy=policy)
 
 
@@ -376,7 +376,7 @@ def _set(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -
         run(ask(remote, "GET", _all(cluster)))  # which refuses another cluster's name
         show_preview(remote, "PUT", "failure-domain", domain, {"brokers": names})
         return
-    query = {"force": "true" if force else None}
+    query = {"force": force}
     run(ask(remote, "POST", _domain_path(cluster, domain), query=query, body={"brokers": names}))
     done(remote, f"failure domain {domain}: {', '.join(names)}", domain=domain, brokers=names)
 
