@@ -44,8 +44,6 @@ LOOK_S = 1.0
 _BEARER = b"bearer "
 
 Headers = Sequence[tuple[bytes, bytes]]
-
-
 Tell = Callable[[Sender, str, str, int, str], None]
 """Gets the sender of a refused request, its method and path, the status and the detail of the answer."""
 
@@ -217,8 +215,6 @@ SENDER: ContextVar[Sender | None] = ContextVar("loadmanager.sender", default=Non
 
 CLOSE = {"Connection": "close"}
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="loadmanager"'}
-
-
 FAILURES_PER_S = 50.0
 """So many requests a second with wrong credentials an address may send; beyond it none of its credentials are verified.
 Those that were verified before go on.

@@ -11,14 +11,14 @@ affected.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from loadmanager.client.cluster import check_request
 from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster
 from loadmanager.settings import Settings
-from loadmanager_api.access.access import Access
+from loadmanager_api.access.access import CLOSE, Access, Headers
 from loadmanager_api.http.connections import RESERVED
 from loadmanager_api.http.probes import CHECKS
 from loadmanager_api.problems import Problem, problem, respond
@@ -37,10 +37,6 @@ HOST_BYTES = 512
 
 CLUSTER = CLUSTER_HEADER.lower().encode()
 ANOTHER = "Another cluster"
-
-CLOSE = {"Connection": "close"}
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Names:

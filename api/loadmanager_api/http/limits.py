@@ -15,9 +15,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from loadmanager.settings import Settings
+from loadmanager_api.access.access import CLOSE
 from loadmanager_api.http.connections import BROKEN
 from loadmanager_api.http.counts import HttpCounts
-from loadmanager_api.http.guard import CLOSE, VITAL
+from loadmanager_api.http.guard import VITAL
 from loadmanager_api.problems import Problem, problem, respond
 
 WATCH, BATCH = "/v1/watch", "/v1/lookup"

@@ -60,7 +60,8 @@ class MeShown(BaseModel):
 @on_http_loop
 async def show_me(request: Request, node: AnyNode) -> MeShown:
     """Show who sends this request, how that was proven (token, certificate, unverified), and their roles."""
-    sender, access = sender_of(request.scope), _access(request)
+    sender = sender_of(request.scope)
+    access: Access | None = request.scope.get(ACCESS)
     everything = {AccessRole.ADMIN: [EVERYWHERE]}
     roles = everything if access is None else access.grants.roles_of(sender.name)
     return MeShown(
@@ -71,10 +72,6 @@ async def show_me(request: Request, node: AnyNode) -> MeShown:
         broker=node.settings.advertised,
         cluster=node.settings.cluster,
     )
-
-
-def _access(request: Request) -> Access | None:
-    return request.scope.get(ACCESS)
 
 
 TASKS_SHOWN = 500
