@@ -16,8 +16,7 @@ from typing import NamedTuple
 import pytest
 from starlette.routing import compile_path
 
-from loadmanager_api.access.path_parameters import register
-from loadmanager_api.access.rules import RULES
+from loadmanager_api.access.rules import RULES, register
 from tests.repetition import complaint
 
 ROOT = Path(__file__).parents[1]

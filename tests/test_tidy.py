@@ -174,11 +174,10 @@ def test_the_pure_modules_are_there():
 
 
 def test_commands_write_to_the_terminal_in_one_place():
-    """Else what comes from outside would be obeyed by it: `loadmanager_api.cli.echoing.echo` shows it."""
+    """Else what comes from outside would be obeyed by it: `loadmanager_api.cli.printing.echo` shows it."""
     assert {short(path) for path, module in parsed().items() if module.writes} == {
-        "api/loadmanager_api/cli/echoing.py",
-        "api/loadmanager_api/cli/printing.py",
-    }  # the latter for lines of cells that it cleaned
+        "api/loadmanager_api/cli/printing.py"
+    }
 
 
 def test_a_core_reads_no_clock_throws_no_dice_and_opens_no_socket():

@@ -1,7 +1,7 @@
 """The routes, as one FastAPI application for all brokers of a process: FastAPI takes half a second to be loaded and to
 set them up.
 
-Each request carries its broker and the endpoints' state (`kept.Kept`).
+Each request carries its broker and the endpoints' state (`state.Kept`).
 """
 
 from __future__ import annotations
@@ -14,38 +14,30 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from loadmanager.model.registration import VERSION
-from loadmanager_api import error_answers
+from loadmanager_api import problems
 from loadmanager_api.conditions import Tagged
-from loadmanager_api.methods import not_allowed
+from loadmanager_api.http.methods import not_allowed
 from loadmanager_api.openapi import OPTIONAL, complete, operation_id
 from loadmanager_api.routes import (
     audit,
     backlog,
-    balancing,
     brokers,
+    bundles,
     channel,
     dashboard,
-    described,
     explain,
     groups,
-    history,
     load_history,
     lookups,
-    me,
-    namespaces,
     operations,
-    own_brokers,
-    own_bundles,
     plans,
     policies,
-    pulsar_brokers,
-    pulsar_policies,
     settings,
-    splitting,
-    tasks,
-    told_topics,
-    watch,
+    this_broker,
 )
+from loadmanager_api.routes.pulsar import brokers as pulsar_brokers
+from loadmanager_api.routes.pulsar import namespaces as pulsar_namespaces
+from loadmanager_api.routes.pulsar import policies as pulsar_policies
 
 
 @cache
@@ -72,23 +64,23 @@ def routes_of_all() -> FastAPI:
     app = _Application(
         title="loadmanager",
         version=VERSION,
-        openapi_url=None,  # a route of `described.py`, with a rule
+        openapi_url=None,  # a route of `this_broker.py`, with a rule
         docs_url=None,  # these pages would load their scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
         responses=OPTIONAL,
         generate_unique_id_function=operation_id,
     )
-    for routes in (
-        *(described, dashboard, me, audit, settings, lookups, told_topics, namespaces, pulsar_brokers, brokers),
-        own_bundles,
-        *(own_brokers, channel, history, watch, tasks, balancing, plans, policies, pulsar_policies, explain),
-        operations,
-        *(splitting, load_history, groups, backlog),
+    for router in (
+        *(this_broker.router, dashboard.router, audit.router, settings.router, lookups.router),
+        *(pulsar_namespaces.topics_router, pulsar_namespaces.router, pulsar_brokers.router),
+        *(bundles.router, brokers.router, channel.router, bundles.watch_router),
+        *(plans.balancing_router, plans.router, policies.router, pulsar_policies.router, explain.router),
+        *(operations.router, bundles.splitting_router, load_history.router, groups.router, backlog.router),
+        pulsar_policies.first,
     ):
-        app.include_router(routes.router)
-    app.include_router(pulsar_policies.first)
-    error_answers.install(app)
+        app.include_router(router)
+    problems.install(app)
     app.add_exception_handler(405, not_allowed)
     return app
 

@@ -18,7 +18,7 @@ from starlette.datastructures import MutableHeaders
 from loadmanager.errors import Invalid, VersionConflict
 from loadmanager.settings.documents.model import ABSENT, Version
 from loadmanager_api.access.rates import LOOKUPS
-from loadmanager_api.errors import PreconditionFailed
+from loadmanager_api.problems import PreconditionFailed
 
 T = TypeVar("T")
 

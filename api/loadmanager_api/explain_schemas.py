@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from loadmanager.decisions.explaining.what_if import BROKERS_AT_MOST, Edits
-from loadmanager_api.json_types import STRICT, WHOLE
+from loadmanager_api.shapes import STRICT, WHOLE
 
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.rules import RULES, Scope
-from loadmanager_api.errors import Problem, problem
+from loadmanager_api.problems import Problem, problem
 
 Document = dict[str, Any]
 Schema = dict[str, Any]

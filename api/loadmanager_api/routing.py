@@ -1,31 +1,43 @@
-"""`RuledRoute`, the class of all routes: runs an endpoint for those whom its rule allows, if the request makes sense.
+"""`RuledRoute`, the class of all routes: who may run an endpoint, on which loop, and with what.
 
-It needs a rule for each route when the application is made.
+It runs an endpoint for those whom its rule allows, if the request makes sense, and needs a rule for each route when the
+application is made.
+
+By default the control loop runs an endpoint, unless it is marked `on_http_loop`. An endpoint that may change something
+runs within `audited`, which writes its audit entry. The endpoints' loop parses every request and writes every answer. A
+marked endpoint runs there too: it may touch the node only as other threads may (`loadmanager/embedding/handover.py`),
+and answers even while the control loop is busy.
+
+Endpoints take, beside the parameters of a request, the node in some state (503 while it is in an earlier one), who sent
+the request and what they may do.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from difflib import get_close_matches
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from structlog.contextvars import bind_contextvars
 
-from loadmanager.errors import Forbidden
+from loadmanager.broker.node import Incarnation, Node
+from loadmanager.errors import Forbidden, Unavailable
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.access import Access
-from loadmanager_api.access.authorship import sender_of
-from loadmanager_api.access.gate import ACCESS, SENDER
-from loadmanager_api.access.principal import PRINCIPAL
+from loadmanager_api.access.access import ACCESS, SENDER, Access, May
 from loadmanager_api.access.rules import rule_for
-from loadmanager_api.kept import kept
-from loadmanager_api.long_work import ATTEMPT, attempt_of
+from loadmanager_api.access.sender import PRINCIPAL, Sender, sender_of
+from loadmanager_api.audit import AuditedRequest, asked, audited
+from loadmanager_api.http.probes import acting
+from loadmanager_api.operations import ATTEMPT, attempt_of
 from loadmanager_api.paging import linked
+from loadmanager_api.state import HANDOVER, kept, node_behind
+from statechannel.law.record import BrokerId
 
 PULSARS = ("/admin/", "/lookup/")
 """Below these, unknown parameters of a query are ignored: Pulsar's tools send more than is of use here."""
@@ -102,3 +114,108 @@ def check_query(given: Iterable[str], known: Collection[str], *, strict: bool) -
         if near or (strict and name not in known):
             meant = f"; did you mean {near[0]}?" if near else ""
             raise HTTPException(400, f"query.{name}: there is no such parameter{meant}")
+
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+_as_they_are: set[Callable[..., Any]] = set()
+
+
+def on_http_loop(endpoint: Endpoint) -> Endpoint:
+    """Run this endpoint on the loop that parses its requests."""
+    _as_they_are.add(endpoint)
+    return endpoint
+
+
+class ControlRouter(APIRouter):
+    """A router whose endpoints run on the control loop; requests are parsed and validated before.
+
+    Each of its routes needs a rule that says who may use it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(route_class=RuledRoute, **options)
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        crossing = endpoint if endpoint in _as_they_are else _crossing(endpoint, options.get("status_code") or 200)
+        if options.get("status_code") == 204:
+            options["response_class"] = Response  # the default class says that nothing is JSON
+        super().add_api_route(path, crossing, **options)
+
+
+def _crossing(endpoint: Callable[..., Coroutine[Any, Any, Any]], status: int) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def crossed(**named: Any) -> Any:
+        handover, sender = HANDOVER.get(), SENDER.get()
+        if sender is None:
+            return await handover.ask(lambda: endpoint(**named))
+        attempt = ATTEMPT.get()
+        if attempt is not None and not named.get("dry_run"):
+            await attempt.begin(endpoint.__name__, named)
+        request = AuditedRequest(sender, endpoint.__name__, named, asked(named), status)
+        return await handover.ask(lambda: audited(handover.node, request, partial(endpoint, **named)))
+
+    # Older releases of FastAPI look names in annotations up in the module of the wrapper.
+    vars(crossed)["__signature__"] = inspect.signature(endpoint, eval_str=True)
+    return on_http_loop(crossed)
+
+
+async def _any_node(request: Request) -> Node:
+    return node_behind(request)
+
+
+async def _caught_up_node(request: Request) -> Node:
+    node = node_behind(request)
+    if node.incarnation is None:
+        raise Unavailable("this broker is starting: it has not read the channel yet; try again")
+    return node
+
+
+async def _incarnation(request: Request) -> Incarnation:
+    return acting(node_behind(request))
+
+
+AnyNode = Annotated[Node, Depends(_any_node)]
+"""The node, in any state."""
+
+TheNode = Annotated[Node, Depends(_caught_up_node)]
+"""The node once its replica has been read to the end; its table may be read."""
+
+Acting = Annotated[Incarnation, Depends(_incarnation)]
+"""The incarnation that is registered and acts."""
+
+
+async def _may(request: Request) -> May:
+    return May(request.scope)
+
+
+Permission = Annotated[May, Depends(_may)]
+"""What the sender of the request may do."""
+
+
+async def _sender(request: Request) -> Sender:
+    return sender_of(request.scope)
+
+
+async def _author(request: Request) -> str:
+    return sender_of(request.scope).name
+
+
+Author = Annotated[str, Depends(_author)]
+"""The authenticated principal; without authentication the header `X-Author`, else the client's address."""
+
+AuthorOf = Annotated[Sender, Depends(_sender)]
+"""The same, for requests whose body may name an author."""
+
+
+def no_broker(node: Node, broker: str) -> str:
+    """What to say of a broker that is not registered."""
+    return f"there is no broker {broker}; registered: {', '.join(sorted(node.membership.peers)) or 'none'}"
+
+
+def leader_of(node: Node) -> BrokerId | None:
+    """The leader as last seen; None if it is known to be dead."""
+    leadership = node.world.coordination.leadership
+    if leadership is None or leadership.leader in node.membership.suspected:
+        return None
+    return leadership.leader

@@ -20,7 +20,7 @@ from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings import Settings
-from loadmanager_api.connection import Connection
+from loadmanager_api.http.connections import Connection
 from loadmanager_api.server import serve
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Token

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from loadmanager.errors import Unavailable
-from loadmanager_api import batch_lookup, limits
-from loadmanager_api.batch_lookup import AWAITED_AT_MOST, FEW, FEW_SHARE, MAX_TOPICS, Batches
+from loadmanager_api.http import limits
+from loadmanager_api.http import lookups as http_lookups
+from loadmanager_api.http.lookups import AWAITED_AT_MOST, FEW, FEW_SHARE, MAX_TOPICS, Batches
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import connected
 
@@ -47,7 +48,7 @@ async def test_a_batch_that_was_let_in_by_its_size_is_refused_before_it_is_read_
 async def test_batches_beyond_the_bound_are_told_to_come_back_and_the_rest_is_answered(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_lookup, "AWAITED_AT_MOST", len(TOPICS))
+    monkeypatch.setattr(http_lookups, "AWAITED_AT_MOST", len(TOPICS))
     await cluster.start()
     await cluster.create("t/n", 16)
     broker = cluster.brokers[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadmanager.settings import Settings
-from loadmanager_api.guard import Names
+from loadmanager_api.http.guard import Names
 from statechannel.law.bundle import Key
 from tests.api.access.conftest import attacked as cluster
 from tests.api.access.conftest import without_access

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from loadmanager.channel import log_status
 from loadmanager.channel.log_status import SnapshotLists
 from loadmanager.channel.watch import Watch, Watching
-from loadmanager_api.cli import watching as cli_watching
-from loadmanager_api.cli.channel_status import size, told_refusals
+from loadmanager_api.cli import channel as cli_watching
+from loadmanager_api.cli.channel import size, told_refusals
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.record import Action, BrokerId, Record, Role

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import asyncio
+import http
 import socket
 import sys
 import threading
@@ -24,7 +25,7 @@ from loadmanager.embedding import handover
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.testing import embedded_cluster
-from loadmanager_api import application, crossing
+from loadmanager_api import application, routing
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
@@ -34,15 +35,21 @@ from tests.api.raw import Raw
 from tests.loadmanager.embedded import PATIENT
 
 READERS = (
-    *("/uvicorn/", "/fastapi/", "/starlette/requests.py", "/starlette/routing.py", "/loadmanager_api/connection.py"),
     *(
-        "/loadmanager_api/guard.py",
-        "/loadmanager_api/limits.py",
-        "/loadmanager_api/lookup_path.py",
+        "/uvicorn/",
+        "/fastapi/",
+        "/starlette/requests.py",
+        "/starlette/routing.py",
+        "/loadmanager_api/http/connections.py",
+    ),
+    *(
+        "/loadmanager_api/http/guard.py",
+        "/loadmanager_api/http/limits.py",
+        "/loadmanager_api/http/lookups.py",
         "/json/",
         "/email/",
         "/urllib/",
-        "/http/",
+        f"{Path(http.__file__).parent}/",
     ),
 )
 """Whoever reads a request is among these."""
@@ -152,7 +159,7 @@ async def test_no_request_is_read_or_answered_on_the_control_loop(embedded: Embe
 def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     """Each of these was looked at: it reads nothing of the node that only the control loop may read."""
     application.routes_of_all()
-    named = {endpoint.__name__ for endpoint in crossing._as_they_are if not hasattr(endpoint, "__wrapped__")}
+    named = {endpoint.__name__ for endpoint in routing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
         *("health", "ready", "live", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
         *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),

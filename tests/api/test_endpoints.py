@@ -24,8 +24,7 @@ from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager.settings import Settings
 from loadmanager_api import application
-from loadmanager_api.app import Routes
-from loadmanager_api.server import attach, url_of
+from loadmanager_api.server import Routes, attach, url_of
 from tests.api.conftest import WAIT_S, Host
 
 

@@ -20,7 +20,7 @@ from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.errors import Conflict, Unavailable
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
-from loadmanager_api.explaining import moment
+from loadmanager_api.routes.explain import moment
 from tests.loadmanager.embedded import PATIENT
 
 WAIT_S = 60.0

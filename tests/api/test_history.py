@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.channel import replay_queue
-from loadmanager_api import kept
+from loadmanager_api import state
 from loadmanager_api.cli.main import main
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Subject
@@ -190,7 +190,7 @@ async def test_what_nobody_heard_of_and_what_makes_no_sense_is_refused(cluster: 
 async def test_a_log_that_takes_too_long_is_not_waited_for(
     cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(state, "TIMEOUT_S", 0.0)
     await cluster.start()
     await cluster.create("t/n")
     path = "/v1/bundles/t/n/0x00000000_0x40000000/history"

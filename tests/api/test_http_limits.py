@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmanager_api import limits, listener
 from loadmanager_api.cli.broker import Idle
-from loadmanager_api.listener import OWN_SHARE
+from loadmanager_api.http import connections, limits
+from loadmanager_api.http.connections import OWN_SHARE
 from stack.servers import free_port
 from tests.api.access.conftest import attacked as cluster
 from tests.api.access.conftest import without_access
@@ -233,7 +233,7 @@ class Patient(Idle):
     """A service in whose process no client that works is taken for idle, not even when the machine stalls."""
 
     def __init__(self) -> None:
-        listener.AT_WORK_S = 600
+        connections.AT_WORK_S = 600
 
 
 class Opening(Patient):

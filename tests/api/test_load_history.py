@@ -14,8 +14,7 @@ from yarl import URL
 
 from loadmanager.history import published
 from loadmanager.history.published import Provenance
-from loadmanager_api.routes.load_history import show_picture
-from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultShown
+from loadmanager_api.routes.load_history import LoadHistoryShown, ResultShown, show_picture
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 MADE = Provenance(job="analyse", at=datetime(2030, 1, 31, 12, tzinfo=UTC), lake="lake")

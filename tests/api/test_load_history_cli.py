@@ -23,10 +23,8 @@ from loadmanager.history.replay.result import Fidelity
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.load_history.audit import verdict_of
 from loadmanager_api.cli.load_history.group import COMMANDS
-from loadmanager_api.cli.load_history.options import MASTER
+from loadmanager_api.cli.load_history.jobs import MASTER, Moment, check_order, failing
 from loadmanager_api.cli.load_history.replay import checked, length_of
-from loadmanager_api.cli.load_history.running import failing
-from loadmanager_api.cli.load_history.windows import Moment, check_order
 from loadmanager_api.cli.main import main
 
 SECOND = timedelta(seconds=5)

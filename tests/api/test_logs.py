@@ -13,7 +13,7 @@ import pytest
 
 from loadmanager.errors import Conflict
 from loadmanager.testing.cluster import embedded_cluster
-from loadmanager_api.cli.logs import log_to
+from loadmanager_api.cli.broker import log_to
 from tests.loadmanager.embedded import PATIENT, Host
 
 WORD = "hunter2-canary"

@@ -8,7 +8,7 @@ import pytest
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from loadmanager_api.lookup_path import LookupPath
+from loadmanager_api.http.lookups import LookupPath
 from tests.api.access.conftest import attacked as cluster
 from tests.api.access.conftest import without_access
 from tests.api.conftest import WAIT_S, Cluster

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from loadmanager.embedding.handover import Handover
-from loadmanager_api import lookup_path
-from loadmanager_api.guard import Names
-from loadmanager_api.lookup_path import LookupPath
+from loadmanager_api.http import lookups as http_lookups
+from loadmanager_api.http.guard import Names
+from loadmanager_api.http.lookups import LookupPath
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.verdict import Change
 from tests.api.conftest import WAIT_S, Cluster, Refused
@@ -132,7 +132,7 @@ async def test_lookup_that_waits_too_long_names_a_retry_time_and_leaves_nothing(
 async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.start()
     await cluster.create("t/n", 16)
-    monkeypatch.setattr(lookup_path, "KEPT", 4)
+    monkeypatch.setattr(http_lookups, "KEPT", 4)
     node = cluster.brokers[0].node
     handover = Handover(node)
     handover.open()
@@ -150,8 +150,8 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
         assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
         assert len(path._topics) <= 4
         assert len(path._answers) <= 4
-    monkeypatch.setattr(lookup_path, "KEPT", 1_000)
-    monkeypatch.setattr(lookup_path, "KEPT_BYTES", 500)
+    monkeypatch.setattr(http_lookups, "KEPT", 1_000)
+    monkeypatch.setattr(http_lookups, "KEPT_BYTES", 500)
     for i in range(50):
         path.at_once(f"{PATH}{i}".encode())
         assert 0 < sum(map(len, path._topics)) <= 500

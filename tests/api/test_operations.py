@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api import long_work
+from loadmanager_api import operations
 from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle
 from tests.api.access.conftest import Guarded, guarded
@@ -224,7 +224,7 @@ async def test_operations_that_run_are_bounded(cluster: Cluster, monkeypatch: py
     bundles = await one_owner(cluster)
     target = cluster.brokers[1]
     target.host.gate.clear()
-    monkeypatch.setattr(long_work, "AT_ONCE", 1)
+    monkeypatch.setattr(operations, "AT_ONCE", 1)
     where = (await cluster.ask("PUT", transfer(bundles[0], target.name), headers=ASYNC))[2]["Location"]
     for headers in (KEY, ASYNC):
         status, problem, said = await cluster.ask("PUT", transfer(bundles[1], target.name), headers=headers)
@@ -255,7 +255,7 @@ async def test_an_end_that_the_log_did_not_take_is_written_later(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, _ = await one_owner(cluster)
-    monkeypatch.setattr(long_work, "END_RETRY_S", 0.02)
+    monkeypatch.setattr(operations, "END_RETRY_S", 0.02)
     log = cluster.brokers[0].node.operation_log
     end, failures = log.end, iter((True, True, False))
 

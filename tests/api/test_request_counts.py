@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager_api import request_counts
-from loadmanager_api.access.principal import Principal
-from loadmanager_api.request_counts import NAMED, Busiest, Requests
+from loadmanager_api.access.sender import Principal
+from loadmanager_api.http import counts
+from loadmanager_api.http.counts import NAMED, Busiest, Requests
 from tests.api.conftest import Cluster
 from tests.api.test_own_routes import samples
 
@@ -36,7 +36,7 @@ def test_the_busiest_have_names_although_they_come_late() -> None:
 
 
 def test_memory_is_bounded_however_many_principals_come(monkeypatch) -> None:
-    monkeypatch.setattr(request_counts, "KNOWN", 50)
+    monkeypatch.setattr(counts, "KNOWN", 50)
     busiest = Busiest()
     for number in range(1_000):
         busiest.add(f"p{number}", "other")
@@ -47,7 +47,7 @@ def test_memory_is_bounded_however_many_principals_come(monkeypatch) -> None:
 def test_long_names_are_cut() -> None:
     requests = Requests()
     requests.add(Principal("x" * 10_000, "token", 0.0), "other", None)
-    assert [len(name) for name in requests.principals.named] == [request_counts.NAME_CHARACTERS]
+    assert [len(name) for name in requests.principals.named] == [counts.NAME_CHARACTERS]
     assert requests.statuses["other", "none"] == 1
 
 

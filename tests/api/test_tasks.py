@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 
-from loadmanager_api.routes.tasks import TASKS_SHOWN
+from loadmanager_api.routes.this_broker import TASKS_SHOWN
 from tests.api.conftest import Cluster, cluster
 
 __all__ = ["cluster"]

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from loadmanager_api.cli.logs import formatter
+from loadmanager_api.cli.broker import formatter
 from loadmanager_api.cli.main import main
 from tests.api.conftest import WAIT_S, Cluster
 

@@ -16,9 +16,8 @@ from textual.widgets._footer import FooterKey
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.cli.main import main
 from loadmanager_api.cli.remote import Remote
-from loadmanager_api.cli.top.app import Top
+from loadmanager_api.cli.top.app import Page, Pick, Sure, Top, Write
 from loadmanager_api.cli.top.asking import PAGE
-from loadmanager_api.cli.top.dialogs import Page, Pick, Sure, Write
 from statechannel.law.bundle import Bundle
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import WAIT_S, Cluster

@@ -13,7 +13,7 @@ import pytest
 from loadmanager.channel import watch
 from loadmanager.channel.replay_queue import TIMEOUT_S, ReplayQueue
 from loadmanager.errors import LoadManagerError
-from loadmanager_api import relay
+from loadmanager_api.http import watch as relays
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
 from tests.api.raw import connected, with_credentials
 from tests.api.watching import Client, told
@@ -77,7 +77,7 @@ async def test_a_client_that_reconnects_at_random_folds_the_same_table(
 ) -> None:
     """With 3 changes in memory nearly every return is served from the log, and many clients are too slow."""
     monkeypatch.setattr(watch, "CHANGES_KEPT", kept)
-    monkeypatch.setattr(relay, "KEPT_BYTES", 1_000 * kept)
+    monkeypatch.setattr(relays, "KEPT_BYTES", 1_000 * kept)
     monkeypatch.setattr(watch, "BUNDLES_A_PIECE", 2)
     await cluster.start(2)
     chance, writer = random.Random(kept), Writer(cluster, kept)
@@ -190,7 +190,7 @@ async def test_all_who_watch_the_same_share_what_is_made_once(cluster: Cluster) 
     await cluster.until(lambda: all("snapshot-end" in client.kinds for client in clients))
     await cluster.assign("t/n/a")
     await cluster.until(lambda: all(client.table == table_of(cluster.brokers[0]) for client in clients))
-    (shared,) = (each for each in gc.get_objects() if isinstance(each, relay.Relay) and each.clients)
+    (shared,) = (each for each in gc.get_objects() if isinstance(each, relays.Relay) and each.clients)
     assert shared.clients == 20
     assert sum(b"event: change" in event.data for event in shared._events) == 2
     for each in reading:

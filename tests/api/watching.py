@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from loadmanager_api.cli.watching import parse
+from loadmanager_api.cli.channel import parse
 from statechannel.law.table import OwnershipTable
 
 Table = dict[str, dict[str, Any]]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access import gate
+from loadmanager_api.access import access
 from loadmanager_api.application import routes_of_all
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import Cluster, cluster
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.release, pytest.mark.timeout(0)]
 @pytest.fixture(autouse=True)
 def many_wrong_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Are not answered by 429, which would hide what else is wrong."""
-    monkeypatch.setattr(gate, "FAILURES_PER_S", 1e6)
+    monkeypatch.setattr(access, "FAILURES_PER_S", 1e6)
 
 
 async def fuzz(cluster: Cluster, document: Path, *options: str, leaving: bool = False, refused: int = 0) -> None:

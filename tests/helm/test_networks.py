@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.embedding.endpoints import listen
 from loadmanager.settings import Settings
-from loadmanager_api.guard import Names
+from loadmanager_api.http.guard import Names
 from tests.helm.rendering import broker_of, of_example, of_kind
 
 pytestmark = [pytest.mark.release, pytest.mark.go, pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]

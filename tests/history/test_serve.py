@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.history.lake import Lake
-from loadmanager_api.cli.load_history.options import REMOTE
+from loadmanager_api.cli.load_history.jobs import REMOTE
 from loadmanager_api.cli.main import main
 from tests.history.analyses.making import START, tables
 

@@ -20,7 +20,7 @@ from loadmanager.broker.trace_export import QUEUED_AT_MOST, Export
 from loadmanager.leader.plans.table import By, PlanAction
 from loadmanager.model.host import BundleLoad
 from loadmanager.testing.cluster import embedded_cluster
-from loadmanager_api.cli.logs import formatter
+from loadmanager_api.cli.broker import formatter
 from tests.loadmanager.embedded import Host
 
 

@@ -22,8 +22,7 @@ from loadmanager.sidecar.conformance.keys import key_at
 from loadmanager.sidecar.conformance.runner import conform
 from loadmanager.sidecar.conformance.stage import Options
 from loadmanager_api.cli.main import main
-from loadmanager_api.sidecar.app import application
-from loadmanager_api.sidecar.serving import served
+from loadmanager_api.sidecar import application, served
 from stack.stores import PostgresServer
 from tests.sidecar.building import SERVICES
 from tests.sidecar.reference import BUGS

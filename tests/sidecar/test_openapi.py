@@ -15,8 +15,7 @@ from loadmanager.embedding.endpoints import listen
 from loadmanager.sidecar.conformance.hook import hook_of
 from loadmanager.sidecar.conformance.script import Script
 from loadmanager.sidecar.wire import Offer, Secret
-from loadmanager_api.sidecar.app import application
-from loadmanager_api.sidecar.serving import served
+from loadmanager_api.sidecar import application, served
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
 

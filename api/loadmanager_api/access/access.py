@@ -1,6 +1,8 @@
 """Who may use one broker's endpoints: credentials, roles, what is refused.
 
-All of it belongs to the endpoints' loop, except `grant`, which the control loop calls.
+`Gate` asks who sends a request, before anything is read, and `May` knows what they may do. Whether a sender may use a
+route is asked by `loadmanager_api/routing.py`. All of it belongs to the endpoints' loop, except `grant`, which the
+control loop calls.
 """
 
 from __future__ import annotations
@@ -8,16 +10,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from loadmanager.errors import Forbidden
 from loadmanager.model.policies.model import AccessPolicy, AccessRole, Policies
 from loadmanager.settings import Settings
-from loadmanager_api.access.authorship import Sender, sender_of
 from loadmanager_api.access.grants import Grants
-from loadmanager_api.access.principal import Clock, NoKeys, Principal, Unauthenticated
-from loadmanager_api.access.rules import Rule, Scope, namespace_of
+from loadmanager_api.access.rates import Rates, client_of
+from loadmanager_api.access.rules import Rule, Scope, is_open, namespace_of
+from loadmanager_api.access.sender import (
+    CERTIFIED,
+    PRINCIPAL,
+    Clock,
+    NoKeys,
+    Principal,
+    Sender,
+    Unauthenticated,
+    sender_of,
+)
+from loadmanager_api.problems import problem, problem_of, respond
 
 if TYPE_CHECKING:
     from loadmanager_api.access.tokens import Tokens
@@ -31,8 +44,6 @@ LOOK_S = 1.0
 _BEARER = b"bearer "
 
 Headers = Sequence[tuple[bytes, bytes]]
-
-
 Tell = Callable[[Sender, str, str, int, str], None]
 """Gets the sender of a refused request, its method and path, the status and the detail of the answer."""
 
@@ -194,3 +205,70 @@ def _is_yes(text: str) -> bool:
 
 def _forbidden(principal: Principal, role: AccessRole, where: str) -> Forbidden:
     return Forbidden(f"{principal.name} is not {role} in {where}: an access policy would have to say so")
+
+
+ACCESS = "loadmanager.access"
+"""The key in an ASGI scope of the broker's `Access`; missing where there is no authentication."""
+
+SENDER: ContextVar[Sender | None] = ContextVar("loadmanager.sender", default=None)
+"""The sender of the present request, if its route may change something: then it is audited."""
+
+CLOSE = {"Connection": "close"}
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="loadmanager"'}
+FAILURES_PER_S = 50.0
+"""So many requests a second with wrong credentials an address may send; beyond it none of its credentials are verified.
+Those that were verified before go on.
+"""
+
+
+class Gate:
+    """An ASGI application that gives another one authenticated requests only, with their principal."""
+
+    def __init__(self, app: Any, access: Access, now_s: Clock = time.monotonic) -> None:
+        self._app = app
+        self._access = access
+        self._failures = Rates(FAILURES_PER_S, now_s)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not is_open(scope["path"]):
+            headers, certified, address = scope["headers"], scope.get(CERTIFIED), client_of(scope)
+            known = self._access.known(headers, certified)
+            if known is None and not self._failures.has_some(address):
+                many = "too many wrong credentials came from your address; try again"
+                self._access.refuse("too_many", scope, 429, many)
+                await respond(problem(429, many, retry_after_s=1.0), CLOSE)(scope, receive, send)
+                return
+            try:
+                scope[PRINCIPAL] = known or self._access.identify(headers, certified)
+            except Unauthenticated as error:
+                self._failures.wait_s(address)
+                self._access.refuse(error.why, scope, 401, str(error))
+                await respond(problem(401, str(error)), CHALLENGE)(scope, receive, send)
+                return
+            except NoKeys as error:
+                self._access.refuse("no_keys", scope, 503, str(error))
+                await respond(problem_of(error))(scope, receive, send)
+                return
+            scope[ACCESS] = self._access
+        await self._app(scope, receive, send)
+
+
+class May:
+    """What the sender of a request may do, for endpoints whose body says what it is about."""
+
+    def __init__(self, scope: Any) -> None:
+        self._scope = scope
+        self._access: Access | None = scope.get(ACCESS)
+
+    def has(self, role: AccessRole, namespace: str | None = None) -> bool:
+        """Whether they have the role in the namespace (None: in the cluster)."""
+        try:
+            self.require(role, namespace)
+        except Forbidden:
+            return False
+        return True
+
+    def require(self, role: AccessRole, namespace: str | None) -> None:
+        """Raise Forbidden unless they have the role in the namespace (None: in the cluster)."""
+        if self._access is not None:
+            self._access.require(self._scope[PRINCIPAL], role, namespace or "")

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from loadmanager.settings import Settings
-from loadmanager_api.access.authorship import UNVERIFIED, sender_of
-from loadmanager_api.access.principal import Clock
 from loadmanager_api.access.rules import is_open
-from loadmanager_api.errors import problem, respond
+from loadmanager_api.access.sender import UNVERIFIED, Clock, sender_of
+from loadmanager_api.problems import problem, respond
 
 CLIENTS_KEPT = 10_000
 """Beyond so many clients all begin anew, with full buckets."""

@@ -1,6 +1,7 @@
 """Which role each route needs, and where. A route without a rule is refused when the application is made.
 
-`RULES` is the whole policy of the interface; docs/security.md is drawn from it.
+`RULES` is the whole policy of the interface; docs/security.md is drawn from it. Its paths use kinds of parameters of
+our own: what stands in the braces of `/v1/policies/{kind}/{name:document}`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,54 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from loadmanager.model.policies.model import AccessRole, Kind
-from loadmanager_api.access import path_parameters
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 
-path_parameters.register()
+
+class _Text(PathConvertor):
+    """Anything, with slashes and, unlike Starlette's `path`, with line breaks."""
+
+    regex = r"(?s:.*)"
+
+
+class _Domain(PathConvertor):
+    regex = "persistent|non-persistent"
+
+
+class _DocumentName(PathConvertor):
+    """Does not end in `/history`, unless it is that of a namespace `tenant/history`."""
+
+    regex = r"[^/]*|(?<=/namespace/)[^/]+/history|(?s:.*)(?<!/history)"
+
+
+class _NameWithHistory(PathConvertor):
+    """Any name; that of a namespace has two parts, so that no path is a document's and a history's."""
+
+    regex = r"(?s:(?<!/namespace/).*|[^/]*/.*)"
+
+
+class _Matter(PathConvertor):
+    """What Pulsar keeps for a namespace or a bundle, and a load manager does not: `retention`, `permissions/x`."""
+
+    regex = (
+        r"(?<!/antiAffinity/)(?:0x[^/]+/)?(?!(?:bundles|unload|split|antiAffinity|topicHashPositions)(?:/|$))"
+        r"[a-z][A-Za-z]*(?:/(?s:.*))?"
+    )
+
+
+def register() -> None:
+    """Have routes know them."""
+    register_url_convertor("text", _Text())
+    register_url_convertor("domain", _Domain())
+    register_url_convertor("matter", _Matter())
+    register_url_convertor("document", _DocumentName())
+    register_url_convertor("with_history", _NameWithHistory())
+
+
+register()
 
 
 class Scope(StrEnum):

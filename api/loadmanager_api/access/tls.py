@@ -10,7 +10,7 @@ from typing import Any
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from loadmanager_api.access.files import Watched
-from loadmanager_api.access.principal import Principal
+from loadmanager_api.access.sender import Principal
 
 _log = logging.getLogger("loadmanager")
 

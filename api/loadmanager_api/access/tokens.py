@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from loadmanager_api.access.files import MAX_FILE_BYTES, Watched, read_file
-from loadmanager_api.access.principal import Clock, NoKeys, Principal, Unauthenticated
+from loadmanager_api.access.sender import Clock, NoKeys, Principal, Unauthenticated
 
 _log = logging.getLogger("loadmanager")
 

@@ -1,6 +1,13 @@
-"""`loadmanager broker`: runs one broker until SIGTERM or SIGINT, with the service's `BundleHost` or an empty one.
+"""`loadmanager broker` runs one broker until SIGTERM or SIGINT, with the service's `BundleHost` or an empty one;
+`loadmanager sidecar` one beside a service in any language (`docs/sidecar.md`).
 
 If it cannot start, it prints the cause in one line, with the address, on stderr; exit code 1.
+
+The log of a broker process is on standard error: lines for people, or one JSON object a line. All code logs through
+`logging`, our libraries too; one formatter renders everything. Fields come from the context in which a line was logged:
+broker, incarnation, bundle (in hooks, so in the service's own lines as well), cause (in rounds of balancing), principal
+(in requests), trace (in hooks and rounds, if there are traces). No line has secrets, or characters that a terminal
+obeys.
 """
 
 from __future__ import annotations
@@ -9,21 +16,76 @@ import asyncio
 import gc
 import importlib
 import inspect
+import json
 import logging
 import os
 import signal
 import sys
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import click
+import structlog
 
 from loadmanager.broker.hooks import at_once
+from loadmanager.diagnostics.doctor.hiding import hide
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.logs import log_to_stderr
+from loadmanager_api.cli.printing import echo, one_line, visible
 from loadmanager_api.cli.remote import DEFAULT_URL
+
+FIELDS = ("broker", "incarnation", "bundle", "cause", "principal", "trace")
+"""Fields that lines of ours may have besides timestamp, level, logger, event and exception, in this order."""
+
+
+def log_to(stream: TextIO, form: str, *, verbose: bool) -> None:
+    """Write the process's log to this stream, in the form `console` or `json`, until this is called again."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter(form))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+    if not verbose:  # it logs each attempt to connect; our own adapter logs what matters
+        logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def log_to_stderr(form: str, *, verbose: bool) -> None:
+    """As `log_to`, for standard error."""
+    log_to(sys.stderr, form, verbose=verbose)
+
+
+def formatter(form: str) -> logging.Formatter:
+    """The formatter for `console` or `json`."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _hidden,
+            _json if form == "json" else _console,
+        ],
+    )
+
+
+def _hidden(_logger: object, _method: str, event: Any) -> Any:
+    return hide(dict(event))
+
+
+def _json(_logger: object, _method: str, event: Any) -> str:
+    return json.dumps(dict(event), default=str)
+
+
+def _console(_logger: object, _method: str, event: Any) -> str:
+    """One line, with the fields in brackets; an exception follows on lines of its own."""
+    fields = " ".join(f"{name}={event[name]}" for name in FIELDS if name in event)
+    line = f"{event['timestamp']} {event['level'].upper()} {event['logger']}: {event['event']}"
+    exception = f"\n{visible(event['exception'])}" if "exception" in event else ""
+    return one_line(f"{line} [{fields}]" if fields else line) + exception
+
 
 GC_THRESHOLDS = (2_000, 50, 200)
 """Thresholds for a busy broker: little garbage in cycles, many tasks and futures.
@@ -176,3 +238,93 @@ async def _live(member: Any, host: Any) -> None:
     await live(
         member, stopping, lambda: echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
     )
+
+
+CONTROL = "127.0.0.1:7070"
+SESSION_TIMEOUT_S = 5.0
+
+
+@click.command()
+@settings_options
+@click.option("--listen", metavar="[HOST]:PORT", help="As of `loadmanager broker`.  [default: --advertised]")
+@click.option(
+    "--url", "urls", multiple=True, metavar="PROTOCOL=URL",
+    help="URL where clients reach the service, if it names none itself; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--control", metavar="HOST:PORT", default=CONTROL, show_default=True,
+    help="Loopback address where the service asks this sidecar.",
+)  # fmt: skip
+@click.option(
+    "--secret-file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), required=True,
+    help="File with the secret of sidecar and service; it is made if there is none.",
+)  # fmt: skip
+@click.option(
+    "--session-timeout-s", type=click.FloatRange(min=0.5, max=600), default=SESSION_TIMEOUT_S, show_default=True,
+    help="A service that has not polled for so long is taken for gone.",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Write debug messages to the log, too.")
+def sidecar(
+    listen: str | None,
+    urls: tuple[str, ...],
+    control: str,
+    secret_file: Path,
+    session_timeout_s: float,
+    more: tuple[str, ...],
+    verbose: bool,
+    **given: Any,
+) -> None:
+    """Run a broker beside a service in another language.
+
+    The service attaches over HTTP, and gets hooks and leases; see docs/sidecar.md. Settings also come from the
+    environment (LOADMANAGER_…).
+    """
+    log_to_stderr("console", verbose=verbose)
+    settings = settings_of(given, more)
+    log_to_stderr(settings.log_format, verbose=verbose)
+    if "advertised" not in settings.model_fields_set:  # nor in the environment
+        settings = settings.model_copy(update={"advertised": listen or ADDRESS})
+    _run_sidecar(settings, listen, pairs(urls, "--url"), control, secret_file, session_timeout_s)
+
+
+def _run_sidecar(
+    settings: Any, listen: str | None, urls: dict[str, str], control: str, secret_file: Path, session_timeout_s: float
+) -> None:
+    from loadmanager.embedding.endpoints import parse_address
+    from loadmanager.errors import needs_extra
+    from loadmanager.sidecar.sidecar import Sidecar
+    from loadmanager.sidecar.wire import Secret
+    from statechannel.errors import Error
+
+    with needs_extra("api", "a sidecar"):
+        from loadmanager_api.server import attach, check_reach
+        from loadmanager_api.sidecar import absent, application, listen_on_loopback, served
+
+    async def live() -> None:
+        secret = Secret.of(secret_file)
+        listening = listen_on_loopback(control)
+        address = listen or settings.advertised
+        running = Sidecar(
+            settings, secret, session_timeout_s=session_timeout_s, urls=urls, bind=listen, endpoint=attach,
+            absent=lambda: absent(address, settings),
+        )  # fmt: skip
+        with leaving_on_signal(running.stop, asyncio.get_running_loop()):
+            async with served(application(running, secret), listening):
+                echo(f"a service may attach at http://{_address(listening)}", err=True)
+                await running.run()
+
+    from loadmanager.embedding.broker import leaving_on_signal
+
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        parse_address(settings.advertised)
+        check_reach(listen or settings.advertised, settings)
+        gc.freeze()
+        asyncio.run(live())
+    except (Error, OSError, ValueError) as error:
+        raise Failed(failure_line(error)) from None
+
+
+def _address(listening: Any) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,15 +8,14 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.bundle_policies import keep_drained
-from loadmanager_api.cli.client import NotNow, ask, ask_all, run
+from loadmanager_api.cli.bundles import keep_drained
+from loadmanager_api.cli.client import NotNow, Query, ask, ask_all, run
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.config import PULSAR_COMMANDS
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BROKER, segment
 from loadmanager_api.cli.options import confirm, disrupts, drains, shows
 from loadmanager_api.cli.policies import show_written
-from loadmanager_api.cli.printing import age, done, show, show_pairs
+from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
 from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
 from loadmanager_api.cli.remote import Remote
 
@@ -139,11 +138,11 @@ def drain(
     elif status:
         _show(remote, run(ask(remote, "GET", path)))
     else:
-        query = {"timeout_s": None if timeout_s is None else str(timeout_s), "force": "true" if force else None}
+        query = {"timeout_s": timeout_s, "force": force}
         _show(remote, run(_drain(remote, path, query, wait=not no_wait)))
 
 
-async def _drain(remote: Remote, path: str, query: dict[str, str | None], *, wait: bool) -> dict[str, Any]:
+async def _drain(remote: Remote, path: str, query: Query, *, wait: bool) -> dict[str, Any]:
     progress = await ask(remote, "PUT", path, query=query)
     left = None
     while wait and progress["running"]:

@@ -1,23 +1,212 @@
-"""`loadmanager bundles`: lists bundles with state and owner; cancels moves."""
+"""`loadmanager bundles`: lists bundles with state and owner, shows their records, cancels moves, and sets policies of
+single bundles (`pin`, `exclude`, `quarantine` …).
+
+`loadmanager splitting`: what brokers decided about splits and merges, and why a bundle is not split.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import click
 
-from loadmanager_api.cli.bundle_policies import POLICY_COMMANDS
-from loadmanager_api.cli.client import ask, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
-from loadmanager_api.cli.history import history
-from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE
-from loadmanager_api.cli.options import changes, shows
-from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager.model.policies.effective import intersects
+from loadmanager_api.cli.client import Query, ask, ask_all, run
+from loadmanager_api.cli.command_group import Group
+from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE, segment
+from loadmanager_api.cli.options import changes, confirm, cursor_option, disrupts, shows, since_option, since_query
+from loadmanager_api.cli.policies import show_written
+from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
+
+_BUNDLE = click.argument("bundle", type=BUNDLE)
+_FORCE = click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
+_REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
+
+
+@click.command(short_help="Keep a bundle on a broker.")
+@_BUNDLE
+@click.argument("broker", metavar="[HOST:PORT]", type=BROKER, required=False)
+@_FORCE
+@_REASON
+@changes
+def pin(remote: Remote, bundle: Bundle, broker: str | None, force: bool, reason: str | None) -> None:
+    """Move a bundle to a broker and keep it there while that broker lives; without HOST:PORT, keep it where it is."""
+    found = _patch(remote, bundle, {"pin": broker or "*"}, force=force, reason=reason)
+    show_written(remote, f"{bundle} is pinned to {broker or 'where it is'}", found)
+
+
+@click.command()
+@_BUNDLE
+@_REASON
+@changes
+def unpin(remote: Remote, bundle: Bundle, reason: str | None) -> None:
+    """Remove the pin of a bundle."""
+    show_written(remote, f"{bundle} is no longer pinned", _patch(remote, bundle, {"pin": None}, reason=reason))
+
+
+@click.command(short_help="Keep a bundle off brokers.")
+@_BUNDLE
+@click.argument("brokers", metavar="[HOST:PORT…]", type=BROKER, nargs=-1)
+@_FORCE
+@_REASON
+@changes
+def exclude(remote: Remote, bundle: Bundle, brokers: tuple[str, ...], force: bool, reason: str | None) -> None:
+    """Keep a bundle off these brokers. The list replaces the former one; without brokers, nothing is excluded."""
+    found = _patch(remote, bundle, {"exclude": list(brokers) or None}, force=force, reason=reason)
+    show_written(remote, f"{bundle} is kept off {', '.join(brokers) or 'no broker'}", found)
+
+
+@click.command(short_help="Assign a bundle to no broker any more.")
+@_BUNDLE
+@click.option("--reason", metavar="TEXT", required=True, help="Reason; lookups of the bundle answer with it.")
+@disrupts
+def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
+    """Assign a bundle to no broker any more. Its present owner keeps it: unload the bundle to take it away."""
+    confirm(remote, f"This quarantines {bundle}: nobody can look it up once its owner has left it")
+    found = _patch(remote, bundle, {"quarantined": reason}, reason=reason)
+    show_written(remote, f"{bundle} is quarantined: {reason}", found)
+
+
+@click.command("release-quarantine")
+@_BUNDLE
+@_REASON
+@changes
+def release_quarantine(remote: Remote, bundle: Bundle, reason: str | None) -> None:
+    """Let a bundle be assigned again, and all ranges that were quarantined with it."""
+    written = [each for each in _quarantined(remote) if intersects(each, bundle)] or [bundle]
+    found = [_patch(remote, each, {"quarantined": None}, reason=reason) for each in written]
+    whole = "" if written == [bundle] else f"; this ends the quarantine of {', '.join(map(str, written))}"
+    show_written(remote, f"{bundle} may be assigned again{whole}", found[0])
+
+
+POLICY_COMMANDS = (pin, unpin, exclude, quarantine, release_quarantine)
+
+
+async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool) -> dict[str, Any]:
+    """Set or end a drain that outlives the broker's restarts."""
+    query = {"force": force}
+    path = f"/v1/policies/broker/{segment(broker)}"
+    found: dict[str, Any] = await ask(remote, "PATCH", path, query=query, body={"drain": drain or None}, previews=True)
+    return found
+
+
+def _quarantined(remote: Remote) -> list[Bundle]:
+    """The bundles of quarantine documents: they may have been split or merged since."""
+    policies = run(ask_all(remote, "/v1/policies", {"kind": "bundle"}))["policies"]
+    return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
+
+
+def _patch(
+    remote: Remote, bundle: Bundle, fields: dict[str, Any], *, force: bool = False, reason: str | None = None
+) -> dict[str, Any]:
+    query = {"force": force, "reason": reason}
+    found: dict[str, Any] = run(
+        ask(remote, "PATCH", f"/v1/policies/bundle/{bundle}", query=query, body=fields, previews=True)
+    )
+    return found
+
+
+HISTORY_PAGE = 1_000
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=100, show_default=True, help="Number of records at most."
+)
+@since_option
+@cursor_option
+@shows
+def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> None:
+    """List every record that names BUNDLE, accepted or refused, newest first.
+
+    The bundle may have been split or merged away since. The list goes back as far as the log: the last line says if
+    older records were trimmed.
+    """
+    found = run(_collect_history(remote, bundle, limit, since, cursor))
+    if remote.for_people and found["entries"]:
+        present = f"is {found['state']}" if found["exists"] else "is gone"
+        echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
+    columns = ("offset", "time", "action", "by", "state", "owner", "why")
+    show(remote, found, columns, [_row(entry) for entry in found["entries"]], empty="no records")
+    if remote.for_people:
+        if found["next"] is not None:
+            echo(f"there are older records: give --cursor {found['next']}, or a greater --limit", err=True)
+        if found["note"]:
+            echo(found["note"], err=True)
+
+
+async def _collect_history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> Any:
+    path, found, entries = f"/v1/bundles/{bundle}/history", None, list[Any]()
+    while found is None or (found["next"] is not None and len(entries) < limit):
+        query = {"limit": str(min(HISTORY_PAGE, limit - len(entries))), "cursor": cursor, **since_query(since)}
+        found = await ask(remote, "GET", path, query=query)
+        entries += found["entries"]
+        cursor = found["next"]
+    return {**found, "entries": entries}
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        entry["offset"],
+        _time(entry),
+        entry["action"] if entry["accepted"] else f"{entry['action']} (refused)",
+        entry["actor"] if entry["role"] == "broker" else f"{entry['actor']} as {entry['role']}",
+        _step(entry),
+        _owner(entry),
+        _why(entry),
+    )
+
+
+def _time(entry: dict[str, Any]) -> str:
+    """The log's time, with the author's where the two are far apart."""
+    taken = datetime.fromtimestamp(entry["appended_ms"] / 1000).astimezone()
+    apart_s = (entry["written_ms"] - entry["appended_ms"]) / 1000
+    shown = taken.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry['appended_ms'] % 1000:03d}"
+    return shown if abs(apart_s) < 60 or not entry["written_ms"] else f"{shown} (its author: {apart_s:+.0f} s)"
+
+
+def _step(entry: dict[str, Any]) -> str:
+    if not entry["accepted"]:
+        return entry["before"] or "-"
+    return f"{entry['before'] or 'none'} → {entry['after'] or 'gone'}"
+
+
+def _owner(entry: dict[str, Any]) -> str | None:
+    target = entry["target"] or (entry["to"] if not entry["accepted"] else None)
+    return f"{entry['owner'] or '-'} → {target}" if target else entry["owner"]
+
+
+def _why(entry: dict[str, Any]) -> str:
+    parts: list[str] = []
+    if not entry["accepted"]:
+        copied = entry["copy_of"]
+        parts.append(f"{entry['refused']}: {entry['detail']}" if copied is None else f"a copy of {copied}")
+        if entry["winner"] is not None and copied is None:
+            winner = entry["winner"]
+            parts.append(f"{winner['action']} of {winner['actor']} at {winner['offset']} won")
+    parts += [text for text in (entry["reason"], f"cause {entry['cause']}" if entry["cause"] else "") if text]
+    if entry["parents"]:
+        parts.append(f"from {_ranges(entry['parents'])}")
+    if entry["children"]:
+        parts.append(f"into {_ranges(entry['children'])}")
+    elif entry["boundaries"] and not entry["parents"]:
+        parts.append(f"at {_listed(entry['boundaries'])}")
+    return "; ".join(parts)
+
+
+def _ranges(bundles: list[str]) -> str:
+    return _listed([bundle.rpartition("/")[2] for bundle in bundles])
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" … ({len(names)})" if len(names) > most else "")
+
 
 PAGE = 1_000
 
@@ -76,7 +265,7 @@ def _last(bundle: dict[str, Any]) -> str:
     return f"{bundle['last_action']} by {bundle['last_actor']}"
 
 
-async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> tuple[list[dict[str, Any]], bool]:
+async def _collect(remote: Remote, query: Query, limit: int) -> tuple[list[dict[str, Any]], bool]:
     found: list[dict[str, Any]] = []
     after: str | None = None
     while len(found) < limit:
@@ -88,7 +277,7 @@ async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> 
 
 
 async def page_of(
-    remote: Remote, query: Mapping[str, str | None], after: str | None, limit: int
+    remote: Remote, query: Query, after: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The bundles of the query behind `after`, and what the next page is behind; None: this is the last one."""
     page = await ask(remote, "GET", "/v1/bundles", query={**query, "limit": str(limit), "cursor": after})
@@ -126,3 +315,48 @@ def cancel(remote: Remote, bundle: Bundle) -> None:
 
 
 bundles.add_command(history)
+
+
+@click.group(cls=Group)
+def splitting() -> None:
+    """Show splits, merges and quarantines, and why others did not happen."""
+
+
+@splitting.command("show")
+@shows
+def show_splitting(remote: Remote) -> None:
+    """Show the asked broker's last look at its own bundles, and recent events."""
+    found = run(ask(remote, "GET", "/v1/splitting"))
+    if not remote.for_people:
+        show(remote, found, (), ())
+        return
+    looked = found["idle"] or f"{found['looks']} looks, the last one {age(found['looked_ms'])} ago"
+    pairs: list[tuple[str, object]] = [("broker", found["broker"]), ("looked", looked)]
+    pairs += [("not split", _counted(found["not_split"])), ("not merged", _counted(found["not_merged"]))]
+    show_pairs(remote, found, pairs)
+    for title, rows in (("above its limits, not split", found["above_limits"]), ("suspects", found["suspects"])):
+        if rows:
+            echo(f"\n{title}:")
+            show(remote, rows, ("bundle", "why"), [line for row in rows for line in _lines(row)])
+    echo("\nevents, newest first:")
+    events = [(age(e["at_ms"]), e["what"], e["bundle"], e["why"]) for e in found["events"]]
+    show(remote, found["events"], ("ago", "what", "bundle", "why"), events, empty="nothing yet")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {rule}" for rule, count in sorted(counts.items(), key=lambda each: -each[1])) or "-"
+
+
+def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    if "rule" in row:
+        return [(row["bundle"], f"{row['rule']}: {row['detail']}")]
+    return [(row["bundle"], row["why"]), *(("", each) for each in row["evidence"])]
+
+
+@splitting.command("why")
+@click.argument("bundle", type=BUNDLE)
+@shows
+def why(remote: Remote, bundle: Bundle) -> None:
+    """Show why a bundle is not split, and not merged. Ask its owner, with --admin-url."""
+    found = run(ask(remote, "GET", f"/v1/splitting/{bundle}"))
+    show_pairs(remote, found, [("bundle", found["bundle"]), ("split", found["split"]), ("merge", found["merge"])])

@@ -14,7 +14,7 @@ from uuid import uuid4
 import click
 
 from loadmanager.errors import LoadManagerError
-from loadmanager_api.cli.echoing import one_line
+from loadmanager_api.cli.printing import one_line
 from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from loadmanager.client.credentials import Credentials
 
 T = TypeVar("T")
+Query = Mapping[str, str | int | float | None]
+"""Parameters of a request by name; a bool is an int here."""
 
 CONNECT_TIMEOUT_S = 5.0
 REDIRECTS = 4
@@ -82,20 +84,20 @@ async def ask(
     method: str,
     path: str,
     *,
-    query: Mapping[str, str | None] | None = None,
+    query: Query | None = None,
     body: Any = None,
     headers: Mapping[str, str] | None = None,
     previews: bool = False,
 ) -> Any:
     """The parsed answer (text if it is not JSON, None if it is empty), following redirects. Raises Failed.
 
-    Query parameters that are None are left out. `path` is quoted already. In a dry run nothing but GET is sent,
-    unless the broker itself `previews` what it would do. Raises NothingSent then.
+    Query parameters that are None or False are left out; True is `true`. `path` is quoted already. In a dry run nothing
+    but GET is sent, unless the broker itself `previews` what it would do. Raises NothingSent then.
     """
     return (await _asked(remote, method, path, query or {}, body, headers or {}, previews=previews))[0]
 
 
-async def ask_all(remote: Remote, path: str, query: Mapping[str, str | None] | None = None) -> Any:
+async def ask_all(remote: Remote, path: str, query: Query | None = None) -> Any:
     """As `ask` with GET, for a list in pages: the whole list, or the first page with the entries of all."""
     whole, cursor = await _asked(remote, "GET", path, query or {})
     while cursor is not None:
@@ -112,14 +114,14 @@ async def _asked(
     remote: Remote,
     method: str,
     path: str,
-    query: Mapping[str, str | None],
+    query: Query,
     body: Any = None,
     headers: Mapping[str, str] = {},
     *,
     previews: bool = False,
 ) -> tuple[Any, str | None]:
     """The parsed answer, and the cursor of the next page if there is one."""
-    params = {name: value for name, value in query.items() if value is not None}
+    params = _params(query)
     if remote.dry_run and method != "GET":
         if not previews:
             raise NothingSent(method, path, params, body)
@@ -138,6 +140,11 @@ async def _asked(
             remote.admin_urls.insert(0, url)
             return answer
     raise NotNow(unreachable(failures))
+
+
+def _params(query: Query) -> dict[str, str]:
+    given = {name: value for name, value in query.items() if value is not None and value is not False}
+    return {name: "true" if value is True else str(value) for name, value in given.items()}
 
 
 class Unanswered(Exception):

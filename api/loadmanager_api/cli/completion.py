@@ -11,7 +11,7 @@ import os
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class, split_arg_string
 
-from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.printing import echo
 
 PROGRAM = "loadmanager"
 VARIABLE = "_LOADMANAGER_COMPLETE"

@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from loadmanager_api.cli.client import ask, ask_all, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import segment
 from loadmanager_api.cli.options import asks_a_broker, changes, shows, since_option, since_query
-from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.printing import done, echo, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 
 SOURCES = ("cluster", "start", "default")
@@ -46,7 +45,7 @@ def config() -> None:
 @shows
 def list_(remote: Remote, all_: bool, live: bool, prefix: str | None, source: str | None) -> None:
     """List settings of the asked broker that are not at their defaults."""
-    query = {"live": "true" if live else None, "prefix": prefix, "source": source}
+    query = {"live": live, "prefix": prefix, "source": source}
     found = run(ask_all(remote, _AT, query))["settings"]
     chosen = [each for each in found if all_ or source or each["source"] != "default" or each["ignored"]]
     rows = [
@@ -103,7 +102,7 @@ def set_(remote: Remote, name: str, value: str, version: int | None, reason: str
 @changes
 def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
     """Leave a setting to each broker again: the value of its start holds."""
-    query = {"version": None if version is None else str(version), "reason": reason or None}
+    query = {"version": version, "reason": reason or None}
     _tell(remote, run(ask(remote, "DELETE", f"{_AT}/{segment(name)}", query=query)))
 
 

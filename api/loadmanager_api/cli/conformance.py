@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from loadmanager_api.cli.client import EXIT_REFUSED, Failed
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.near import with_nearest
+from loadmanager_api.cli.command_group import with_nearest
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from loadmanager.sidecar.conformance.checking import Check, Result
@@ -116,8 +116,7 @@ def _results(options: Options, checks: Sequence[Check], skip: Sequence[str]) -> 
     from loadmanager.sidecar.wire import Secret
 
     with needs_extra("api", "the conformance suite"):
-        from loadmanager_api.sidecar.app import application
-        from loadmanager_api.sidecar.serving import served
+        from loadmanager_api.sidecar import application, served
 
     def serve(
         sessions: Sessions, secret: Secret, around: Callable[[Application], Application], listening: socket.socket

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.contexts import FILES, Context, check, chosen, load, save
-from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.options import known_contexts, prints
 from loadmanager_api.cli.printing import done, show, show_pairs
 from loadmanager_api.cli.remote import CONTEXT, Remote, Typed

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from loadmanager_api.cli.client import Failed
-from loadmanager_api.cli.near import with_nearest
+from loadmanager_api.cli.command_group import with_nearest
 from loadmanager_api.cli.remote import ADMIN_URL, CONTEXT, DEFAULT_URL, TIMEOUT_S, Remote, Typed
 
 PREFIX = "LOADMANAGER_"

@@ -8,11 +8,10 @@ import click
 
 from loadmanager.consumers.coordinator.messages import group_key
 from loadmanager_api.cli.client import ask, ask_all, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import NameType, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts, shows
-from loadmanager_api.cli.printing import age, done, show, show_pairs
+from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Key
 

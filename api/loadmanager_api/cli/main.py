@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.lazy import LazyGroup
+from loadmanager_api.cli.command_group import LazyGroup
 from loadmanager_api.cli.options import remote_options
 from loadmanager_api.cli.remote import Typed
 from statechannel.runtime.tracebacks import write_tracebacks
@@ -15,16 +15,16 @@ EXIT_CODES = """Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 try ag
 broker cannot answer yet (503)."""
 
 COMMANDS = {
-    "advice": ("loadmanager_api.cli.what_if", "plans", "Do the same as plans."),
+    "advice": ("loadmanager_api.cli.plans", "plans", "Do the same as plans."),
     "audit": ("loadmanager_api.cli.audit", "audit", "Show who changed what, and what was refused."),
-    "balancing": ("loadmanager_api.cli.balancing", "balancing", "Show the state of balancing."),
+    "balancing": ("loadmanager_api.cli.plans", "balancing", "Show the state of balancing."),
     "broker": ("loadmanager_api.cli.broker", "broker", "Run a broker process."),
     "broker-stats": ("loadmanager_api.cli.pulsar", "broker_stats", "Show load and metrics of the asked broker."),
     "brokers": ("loadmanager_api.cli.brokers", "brokers", "List brokers, show the leader, drain brokers."),
     "bundles": ("loadmanager_api.cli.bundles", "bundles", "List, pin, exclude and quarantine bundles."),
     "channel": ("loadmanager_api.cli.channel", "channel", "Inspect the channel, back it up, restore it."),
-    "check": ("loadmanager_api.cli.check", "check", "Check whether a broker with these settings would run well."),
-    "clusters": ("loadmanager_api.cli.failure_domains", "clusters", "Show the cluster, manage failure domains."),
+    "check": ("loadmanager_api.cli.diagnosis", "check", "Check whether a broker with these settings would run well."),
+    "clusters": ("loadmanager_api.cli.policies", "clusters", "Show the cluster, manage failure domains."),
     "completion": ("loadmanager_api.cli.completion", "completion", "Print the script for shell completion."),
     "config": ("loadmanager_api.cli.config", "config", "Show settings, and change them while brokers run."),
     "conformance": (
@@ -33,11 +33,11 @@ COMMANDS = {
         "Try a service in another language, as its sidecar.",
     ),
     "context": ("loadmanager_api.cli.context", "context", "Name clusters, and choose which one commands ask."),
-    "decisions": ("loadmanager_api.cli.decisions", "decisions", "Show the rounds of balancing, and their reasons."),
+    "decisions": ("loadmanager_api.cli.explanations", "decisions", "Show the rounds of balancing, and their reasons."),
     "demo": ("loadmanager_api.cli.demo", "demo", "Run a demo cluster on this machine."),
-    "doctor": ("loadmanager_api.cli.doctor", "doctor", "Collect a support bundle of the cluster, without secrets."),
+    "doctor": ("loadmanager_api.cli.diagnosis", "doctor", "Collect a support bundle of the cluster, without secrets."),
     "explain": (
-        "loadmanager_api.cli.explain",
+        "loadmanager_api.cli.explanations",
         "explain",
         "Explain why a bundle is where it is, or why a broker has what it has.",
     ),
@@ -51,22 +51,22 @@ COMMANDS = {
         "history",
         "Analyse the load history on Spark: ingest, replay, advise …",
     ),
-    "migrate": ("loadmanager_api.cli.migrate", "migrate", "Move a stopped cluster to another log."),
+    "migrate": ("loadmanager_api.cli.stores", "migrate", "Move a stopped cluster to another log."),
     "namespaces": (
         "loadmanager_api.cli.namespaces",
         "namespaces",
         "Create, list and unload namespaces; split and merge bundles.",
     ),
     "ns-isolation-policy": (
-        "loadmanager_api.cli.isolation",
+        "loadmanager_api.cli.policies",
         "isolation",
         "Bind namespaces to brokers, as in pulsar-admin.",
     ),
-    "operations": ("loadmanager_api.cli.operations", "operations", "Show changes sent with a key; cancel them."),
-    "pause": ("loadmanager_api.cli.balancing", "pause", "Pause automatic moves."),
-    "plan": ("loadmanager_api.cli.what_if", "plans", "Do the same as plans."),
+    "operations": ("loadmanager_api.cli.audit", "operations", "Show changes sent with a key; cancel them."),
+    "pause": ("loadmanager_api.cli.plans", "pause", "Pause automatic moves."),
+    "plan": ("loadmanager_api.cli.plans", "plans", "Do the same as plans."),
     "plans": (
-        "loadmanager_api.cli.what_if",
+        "loadmanager_api.cli.plans",
         "plans",
         "Propose, approve, run, verify and undo changes; also advice.",
     ),
@@ -77,10 +77,10 @@ COMMANDS = {
     ),
     "policies": ("loadmanager_api.cli.policies", "policies", "Show, set and delete policies of every kind."),
     "resource-quotas": ("loadmanager_api.cli.pulsar", "resource_quotas", "Show the mean load of bundles."),
-    "resume": ("loadmanager_api.cli.balancing", "resume", "End a pause."),
-    "sidecar": ("loadmanager_api.cli.sidecar", "sidecar", "Run a broker beside a service in another language."),
+    "resume": ("loadmanager_api.cli.plans", "resume", "End a pause."),
+    "sidecar": ("loadmanager_api.cli.broker", "sidecar", "Run a broker beside a service in another language."),
     "splitting": (
-        "loadmanager_api.cli.splitting",
+        "loadmanager_api.cli.bundles",
         "splitting",
         "Show splits, merges and quarantines, and why others did not happen.",
     ),
@@ -90,10 +90,10 @@ COMMANDS = {
         "top",
         "Show brokers, bundles and moves live, and change them with keys.",
     ),
-    "topics": ("loadmanager_api.cli.topics", "topics", "Show where topics are served, and move them."),
+    "topics": ("loadmanager_api.cli.namespaces", "topics", "Show where topics are served, and move them."),
     "unload": ("loadmanager_api.cli.plans", "unload", "Unload a whole namespace or broker, in waves."),
     "version": ("loadmanager_api.cli.pulsar", "version", "Show the release of the asked broker."),
-    "what-if": ("loadmanager_api.cli.what_if", "what_if", "Show what a round would decide under other conditions."),
+    "what-if": ("loadmanager_api.cli.plans", "what_if", "Show what a round would decide under other conditions."),
 }
 """Name: (module, the click command in it, one line for the overview)."""
 

@@ -22,6 +22,8 @@ FORMS = ("table", "wide", "json", "yaml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from loadmanager_api.cli.client import Query
+
     ParamType = click.ParamType
 else:
 
@@ -57,9 +59,9 @@ since_option = click.option(
 )
 
 
-def since_query(since: int | None) -> dict[str, str | None]:
+def since_query(since: int | None) -> Query:
     """The parameter of a request for `since_option`."""
-    return {"since_ms": None if since is None else str(since)}
+    return {"since_ms": since}
 
 
 def known_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -210,6 +212,6 @@ def confirm(remote: Remote, what: str) -> None:
 
     if remote.yes or remote.dry_run or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    from loadmanager_api.cli.echoing import one_line
+    from loadmanager_api.cli.printing import one_line
 
     click.confirm(f"{one_line(what)}. Are you sure?", abort=True, err=True)

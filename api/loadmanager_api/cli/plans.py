@@ -1,26 +1,82 @@
-"""`loadmanager plans`: changes that are looked at before they are made, advice of the load history too. `loadmanager
-unload`: everything of a namespace or broker, in waves, which is a plan as well.
+"""`loadmanager plans`: changes that are looked at before they are made, advice of the load history too.
+
+`loadmanager unload`: everything of a namespace or broker, in waves, which is a plan as well. `loadmanager balancing`,
+`pause`, `resume`: the state of balancing, and pausing it. `loadmanager what-if`: what would be decided if something
+were different, beside what is decided now; `plans preview` is a dry run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from loadmanager_api.cli.client import Failed, ask, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.client import Failed, Query, ask, run
+from loadmanager_api.cli.command_group import Group
+from loadmanager_api.cli.configuring import pairs
+from loadmanager_api.cli.explanations import (
+    at_option,
+    clock,
+    columns,
+    heading,
+    log_option,
+    percent,
+    show_brokers,
+    show_moves,
+)
 from loadmanager_api.cli.names import BROKER, NAMESPACE, segment
-from loadmanager_api.cli.options import changes, confirm, disrupts, shows
-from loadmanager_api.cli.printing import age, done, hanging, show, show_pairs
+from loadmanager_api.cli.options import asks_a_broker, changes, confirm, disrupts, shows
+from loadmanager_api.cli.printing import age, done, echo, hanging, show, show_answer, show_pairs
 from loadmanager_api.cli.rehearsing import rehearsed
 from loadmanager_api.cli.remote import Remote
-from loadmanager_api.cli.what_if_showing import show_wish
+
+
+def show_wish(remote: Remote, wish: Mapping[str, Any], query: Query | None = None) -> None:
+    """Show what a round would decide under these conditions. It changes nothing, so a dry run asks it, too."""
+    asking = msgspec.structs.replace(remote, dry_run=False)
+    show_projections(remote, run(ask(asking, "POST", "/v1/what-if", query=query, body=wish)))
+
+
+def show_projections(remote: Remote, found: dict[str, Any]) -> None:
+    """Show both."""
+    if not remote.for_people:
+        show_answer(remote, found)
+    else:
+        _show_differences(found)
+
+
+def _show_differences(found: dict[str, Any]) -> None:
+    now, then = found["as_it_is"], found["changed"]
+    changes = "; ".join(found["changes"]) or "nothing is different"
+    echo(hanging("What if: ", "         ", changes), bold=True)
+    echo(hanging("", "  ", then["decision"]["reason"]))
+    heading("compared")
+    columns(
+        ("", "as it is", "with the change"),
+        [
+            ("moves", str(len(now["decision"]["moves"])), str(len(then["decision"]["moves"]))),
+            ("load moved", percent(now["load_moved"]), percent(then["load_moved"])),
+            ("spread before", percent(now["spread_before"]), percent(then["spread_before"])),
+            ("spread after", percent(now["spread_after"]), percent(then["spread_after"])),
+            ("mean usage", percent(now["mean"]), percent(then["mean"])),
+            ("had to move", _bound(now), _bound(then)),
+        ],
+    )
+    show_brokers(now, then)
+    show_moves(then["decision"])
+    for note in found["notes"]:
+        echo(hanging("\nnote: ", "      ", note))
+
+
+def _bound(projected: dict[str, Any]) -> str:
+    certificate = projected["decision"]["certificate"]
+    return "-" if certificate is None else f"{percent(certificate['bound'])} ({certificate['resource']})"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -391,3 +447,212 @@ def _percent(value: float | None) -> str | None:
 
 def _counts(found: dict[str, Any]) -> str:
     return ", ".join(f"{count} {status}" for status, count in found["counts"].items()) or "none"
+
+
+@click.group(cls=Group)
+def balancing() -> None:
+    """Show the state of balancing."""
+
+
+@balancing.command(short_help="Show the last round, moves under way, limits, pauses, spread.")
+@shows
+def status(remote: Remote) -> None:
+    """Show what the last round decided, what is under way, paused or held back, and how uneven the usage is."""
+    found = run(ask(remote, "GET", "/v1/balancing"))
+    limits, last = found["limits"], found["last"]
+    pairs: list[tuple[str, object]] = [
+        ("balancing", _mode(found)),
+        ("strategy", found["strategy"]),
+        ("spread", f"{100 * found['spread']:.1f} % above the mean, tolerance {100 * found['tolerance']:.1f} %"),
+        ("paused", _paused(found["paused"])),
+        ("under way", f"{found['in_flight']['total']} of {limits['total']}{_by_broker(found)}"),
+        ("open plans", ", ".join(f"{p['id']} ({p['state']})" for p in found["open_plans"])),
+    ]
+    if last:
+        pairs.append(("last round", f"{last['id']}, {age(last['at_ms'])} ago, by {last['leader']}: {last['reason']}"))
+        if last["certificate"]:
+            pairs.append(("certificate", last["certificate"]["text"]))
+    show_pairs(remote, found, pairs)
+    if not remote.for_people or not last:
+        return
+    rows = [
+        (m["bundle"], m["source"], m["destination"], m["stage"], m["outcome"], m["detail"] or m["reason"])
+        for m in last["moves"]
+    ]
+    if rows:
+        echo()
+        show(remote, found, ("bundle", "from", "to", "stage", "", "why"), rows)
+    for line in found["held"]:
+        echo(hanging("  held back: ", "    ", line))
+
+
+def _mode(found: dict[str, Any]) -> str:
+    if not found["balancing"]:
+        return "off"
+    return "on, each move is reviewed" if found["review"] else "on"
+
+
+def _paused(paused: dict[str, Any]) -> str:
+    words = [*([f"the cluster ({paused['reason'] or 'no reason given'})"] if paused["cluster"] else [])]
+    return ", ".join([*words, *paused["namespaces"], *paused["brokers"]]) or "nothing"
+
+
+def _by_broker(found: dict[str, Any]) -> str:
+    by_broker = found["in_flight"]["by_broker"]
+    return f" ({', '.join(f'{name} {count}' for name, count in sorted(by_broker.items()))})" if by_broker else ""
+
+
+namespace_option = click.option(
+    "-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace."
+)
+broker_option = click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Only moves from and to this broker.")
+
+
+@click.command(short_help="Pause automatic moves.")
+@namespace_option
+@broker_option
+@author_option
+@reason_option
+@changes
+def pause(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
+    """Start no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or of the cluster."""
+    _set(remote, "pause", namespace, broker, author, reason)
+
+
+@click.command(short_help="End a pause.")
+@namespace_option
+@broker_option
+@author_option
+@reason_option
+@changes
+def resume(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
+    """End the pause of a namespace, a broker, or the cluster."""
+    _set(remote, "resume", namespace, broker, author, reason)
+
+
+def _set(remote: Remote, what: str, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
+    if namespace is not None and broker is not None:
+        raise click.UsageError("give --namespace or --broker, not both")
+    body = {"namespace": namespace, "broker": broker, "author": author, "reason": reason}
+    found = run(ask(remote, "POST", f"/v1/balancing/{what}", body=body))
+    subject = namespace or broker or "the cluster"
+    verb = "is paused" if what == "pause" else "is no longer paused" if found["changed"] else "was not paused"
+    done(remote, f"{subject} {verb}; paused now: {_paused(found)}", **found)
+
+
+@click.command("what-if", short_help="Show what a round would decide under other conditions.")
+@click.option("--add-brokers", type=click.IntRange(0, 1_000), default=0, metavar="N", help="Number of brokers to add.")
+@click.option(
+    "--capacity",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Capacity of each added broker (cpu=8, …); repeatable.  [default: the median]",
+)
+@click.option(
+    "--remove-broker", "remove", multiple=True, type=BROKER, metavar="BROKER", help="Without this broker; repeatable."
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="With this setting; repeatable.")
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    type=NAMESPACE,
+    help="With --times the load of this namespace; repeatable.",
+)
+@click.option(
+    "--times",
+    metavar="FACTOR",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="Factor for the load of each --namespace.",
+)
+@click.option(
+    "--policy", multiple=True, metavar="KIND/NAME=JSON", help="With this policy, or without it (`null`); repeatable."
+)
+@click.option("--rested", is_flag=True, help="As if no bundle had moved lately, so that none has to rest.")
+@at_option
+@log_option
+@asks_a_broker
+def what_if(
+    remote: Remote,
+    add_brokers: int,
+    capacity: tuple[str, ...],
+    remove: tuple[str, ...],
+    settings: tuple[str, ...],
+    namespaces: tuple[str, ...],
+    times: float,
+    policy: tuple[str, ...],
+    rested: bool,
+    at_ms: int | None,
+    log: str | None,
+) -> None:
+    """Show what a round would decide under other conditions, beside what it decides now. Changes nothing.
+
+    For example: what-if --add-brokers 3; what-if --set balancing_tolerance=tight; what-if --namespace shop/carts
+    --times 2; what-if --policy 'isolation/pay={"namespaces": ["pay/.*"], "primary": ["a:.*"]}'.
+    """
+    wish = {
+        "add_brokers": add_brokers,
+        "capacity": _numbers(capacity),
+        "remove_brokers": list(remove),
+        "settings": pairs(settings, "--set"),
+        "loads": dict.fromkeys(namespaces, times),
+        "policies": _documents(policy),
+        "rested": rested,
+    }
+    if log is not None:
+        show_projections(remote, _offline(log, wish, at_ms))
+    else:
+        show_wish(remote, wish, {"at": at_ms})
+
+
+@plans.command("preview", short_help="Show what a round would do now: a dry run.")
+@shows
+def preview(remote: Remote) -> None:
+    """Show what a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
+    found = run(ask(remote, "GET", "/v1/plan"))
+    if not remote.for_people:
+        show_answer(remote, found)
+        return
+    projected = found["projection"]
+    echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
+    echo(hanging("", "  ", projected["decision"]["reason"]))
+    show_moves(projected["decision"])
+    show_brokers(projected)
+
+
+def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
+    from pydantic import ValidationError
+
+    from loadmanager_api.cli.explain_offline import asked
+    from loadmanager_api.explain_schemas import WhatIfWish
+
+    try:
+        edits = WhatIfWish(**wish).edits()
+    except ValidationError as error:
+        raise click.UsageError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
+    return asked(log, (), lambda explainer: explainer.what_if(edits, at_ms))
+
+
+def _numbers(given: tuple[str, ...]) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in pairs(given, "--capacity").items()}
+    except ValueError as error:
+        raise click.UsageError(f"--capacity: {error}; write cpu=8") from None
+
+
+def _documents(given: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            found[key] = json.loads(value) if equals else None
+        except ValueError as error:
+            raise click.UsageError(f"--policy {key}: its JSON cannot be read: {error}") from None
+        if not equals or not isinstance(found[key], dict | None):
+            raise click.UsageError(f"--policy {each}: write KIND/NAME={{…}}, or KIND/NAME=null")
+    return found
+
+
+__all__ = ["plans", "what_if"]

@@ -21,9 +21,8 @@ from loadmanager.strategies.playground.workloads.registry import TRACE, WORKLOAD
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.options import ParamType, prints
-from loadmanager_api.cli.printing import show
+from loadmanager_api.cli.printing import echo, show
 from loadmanager_api.cli.remote import Remote
 
 ALL = "all"

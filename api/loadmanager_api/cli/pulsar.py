@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from loadmanager_api.cli.client import ask, run
-from loadmanager_api.cli.grouping import Group
+from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE, TOPIC, segment, topic_path
 from loadmanager_api.cli.options import changes, shows
 from loadmanager_api.cli.printing import done, show, show_answer, show_pairs

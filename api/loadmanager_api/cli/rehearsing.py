@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from loadmanager_api.cli.client import Failed, NothingSent, ask, run
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.printing import show_answer
+from loadmanager_api.cli.printing import echo, show_answer
 from loadmanager_api.cli.remote import Remote
 
 _RANGE = r"0x[0-9a-f]{8}_0x[0-9a-f]{8}"

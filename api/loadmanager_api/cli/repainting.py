@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from loadmanager_api.cli.client import NotNow
-from loadmanager_api.cli.echoing import echoed, one_line
+from loadmanager_api.cli.printing import echoed, one_line
 
 CLEAR = "\x1b[H\x1b[2J"
 _WORDS = re.compile(r"(\x1b\[[0-9;]*m)")

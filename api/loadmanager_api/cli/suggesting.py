@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.command_group import with_nearest
 from loadmanager_api.cli.contexts import resolved
-from loadmanager_api.cli.near import with_nearest
 from loadmanager_api.cli.remote import Remote, Typed
 
 TIMEOUT_S = 0.8

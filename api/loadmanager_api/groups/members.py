@@ -31,13 +31,13 @@ from loadmanager.consumers.coordinator.messages import Beat, Refusal, group_key
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Forbidden, Invalid
 from loadmanager_api.access.access import Access
-from loadmanager_api.access.principal import PRINCIPAL
 from loadmanager_api.access.rules import rule_for
-from loadmanager_api.errors import problem, problem_of, respond
+from loadmanager_api.access.sender import PRINCIPAL
 from loadmanager_api.groups.calling import ask, the_coordinator_of
-from loadmanager_api.http_counts import HttpCounts
-from loadmanager_api.limits import Limits
-from loadmanager_api.methods import refused
+from loadmanager_api.http.counts import HttpCounts
+from loadmanager_api.http.limits import Limits
+from loadmanager_api.http.methods import refused
+from loadmanager_api.problems import problem, problem_of, respond
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Key
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from loadmanager.consumers.backlog.positions import FORMS
 from loadmanager.consumers.coordinator.records import Mode
-from loadmanager_api.json_types import STRICT, Whole
+from loadmanager_api.shapes import STRICT, Whole
 
 MOST_STEPS = 1_000
 LONGEST_RESET_S = 600.0

@@ -10,9 +10,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.cluster.journal import offset_of
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import TheNode
 from loadmanager_api.paging import Cursor, Limit, Paging, SinceMs
+from loadmanager_api.routing import ControlRouter, TheNode
 
 router = ControlRouter(prefix="/v1/audit", tags=["audit"])
 

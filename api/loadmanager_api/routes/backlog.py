@@ -10,13 +10,12 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from loadmanager.consumers.backlog.reading import MOST_READS
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import TheNode
 from loadmanager_api.groups.presenting import backlog_shown, partitions_shown, topics_shown
 from loadmanager_api.groups.schemas import BacklogShown, PartitionBacklogShown, TopicBacklogShown
-from loadmanager_api.kept import kept
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
+from loadmanager_api.routing import ControlRouter, TheNode, on_http_loop
+from loadmanager_api.state import kept
 
 router = ControlRouter(prefix="/v1/backlog", tags=["consumer groups"])
 

@@ -1,117 +1,283 @@
-"""`/admin/v2/brokers` and `/admin/v2/tenants`, as far as they mean something here.
+"""`/v1/brokers`: the members with their load, and their drains. `/v1/usage`: how full they were.
 
-Tenants are not stored: one exists as long as it has a namespace. So creating one succeeds without effect, and one that
-still has namespaces cannot be deleted.
+A drain is the broker's own work, so these requests (and only these) are sent on: 307 to the admin URL of the broker. A
+drain by policy is the leader's work: any broker writes the policy.
 """
 
 from __future__ import annotations
 
-from fastapi.responses import PlainTextResponse
+import asyncio
+from typing import Annotated, Any, cast
 
-from loadmanager.errors import Conflict, NotFound
-from loadmanager.model.registration import VERSION
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, AnyNode, TheNode
+import msgspec
+from fastapi import Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+
+from loadmanager.broker.node import Node
+from loadmanager.cluster.usage_history import Copy, rows
+from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
+from loadmanager.errors import Conflict, NotFound, Unavailable
+from loadmanager.model.load import BrokerLoadData
+from loadmanager.model.policies.model import BrokerPolicy, Kind, Policy
+from loadmanager.model.registration import Peer
 from loadmanager_api.openapi import answers
-from loadmanager_api.presenting import leader_of
-from loadmanager_api.probes import check_health, check_live, check_ready
-from loadmanager_api.routes.pulsar_brokers import check_cluster
-from loadmanager_api.schemas import BrokerInfo, TenantInfo
-from statechannel.law.bundle import check_namespace
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, leader_of, no_broker, on_http_loop
+from loadmanager_api.state import Draining, kept
+from statechannel.law.record import BrokerId
 
-router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
+
+class BrokerShown(BaseModel):
+    """A broker: what it registered, how others see it, and what it holds.
+
+    `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
+    A broker that is `behind` says that it cannot read the log, and gets no bundles. `unfit` says why it gets none but
+    for trials: it could not acquire several in a row.
+    """
+
+    broker: str
+    incarnation: int
+    registered: bool
+    live: bool
+    leader: bool
+    draining: bool
+    behind: bool
+    suspected: str | None
+    unfit: str | None
+    bundles: int
+    admin_url: str = ""
+    urls: dict[str, str] = {}
+    version: str = ""
+    failure_domain: str = ""
+    capacity: dict[str, float] = {}
+    properties: dict[str, str] = {}
+    started_ms: int = 0
+    load: dict[str, Any] | None = None
+
+
+class UsageShown(BaseModel):
+    """By broker: its highest usage (1.0: full) in each span of `span_s` seconds, oldest first. `end_ms` ends the last
+    span. null where there was no report.
+    """
+
+    span_s: int
+    end_ms: int
+    brokers: dict[str, list[float | None]]
+
+
+class DrainShown(BaseModel):
+    """The progress of a drain. `running` turns false at its deadline even if bundles are left."""
+
+    broker: str
+    draining: bool
+    running: bool
+    total: int
+    left: int
+    done: bool
+
+
+def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown:
+    """One broker; `peer` is None if this incarnation is not registered."""
+    load = node.views.brokers.get(broker.name)
+    shown = BrokerShown(
+        broker=broker.name,
+        incarnation=broker.incarnation,
+        registered=peer is not None,
+        live=node.membership.is_live(broker, node.world.clock_s()),
+        leader=leader_of(node) == broker,
+        draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
+        behind=peer is not None and peer.registration.behind,
+        suspected=node.membership.suspected.get(broker),
+        unfit=node.fitness.why(broker) or None,
+        bundles=node.channel.table.count_held_by(broker),
+        load=load_shown(load) if load is not None and load.broker == broker else None,
+    )
+    return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+
+
+def load_shown(load: BrokerLoadData) -> dict[str, Any]:
+    """A broker's load, with names for all of its numbers."""
+    shown: dict[str, Any] = msgspec.to_builtins(load)
+    return shown | {"io": msgspec.structs.asdict(load.io)}
+
+
+def _kept_drained(node: Node, broker: BrokerId) -> bool:
+    policy = node.policies.current().brokers.get(broker.name)
+    return policy is not None and policy.drain
+
+
+def _registered_fields(peer: Peer) -> dict[str, Any]:
+    registration = peer.registration
+    return {
+        "admin_url": registration.admin_url,
+        "urls": dict(registration.urls),
+        "version": registration.version,
+        "failure_domain": registration.failure_domain,
+        "capacity": dict(registration.capacity),
+        "properties": dict.fromkeys(registration.properties, HIDDEN),  # as in the settings: people write what they like
+        "started_ms": registration.started_ms,
+    }
+
+
+def settings_shown(node: Node) -> dict[str, Any]:
+    """All settings; those that are passed to the clients of Kafka and ZooKeeper may be secret and are hidden.
+
+    So are secrets within addresses and properties, as far as their form and name shows them.
+    """
+    shown: dict[str, Any] = node.settings.model_dump(mode="json")
+    return hide(shown)
+
+
+router = ControlRouter(prefix="/v1", tags=["brokers"])
+
+SHOWN_AT_ONCE = 50
+"""Brokers that are shown in one turn of the control loop."""
+
+ByPolicy = Annotated[
+    bool,
+    Query(description="by a broker policy: any broker answers, the leader moves the bundles, restarts change nothing"),
+]
+
+
+@router.get("/usage", response_class=Response, responses={200: {"model": UsageShown}})
+@on_http_loop
+async def show_usage(request: Request, node: TheNode) -> Response:
+    """Show how full each broker was in the last hour, as far back as the asked broker was there to see it."""
+    copy = await kept(request).handover.ask(lambda: _copied(node), light=True)
+    return Response(msgspec.json.encode(rows(copy)), media_type="application/json")
+
+
+async def _copied(node: Node) -> Copy:
+    return node.usage_history.copy()
 
 
 @router.get("/brokers")
-async def list_brokers(node: TheNode) -> list[str]:
-    """List the names of the brokers that are registered and thought to be alive."""
-    suspected = node.membership.suspected
-    return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in suspected)
+async def list_brokers(
+    node: TheNode,
+    paging: Paging,
+    domain: Annotated[str | None, Query(description="only brokers of this failure domain")] = None,
+    registered: Annotated[bool | None, Query(description="only brokers that are registered, or are not")] = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[BrokerShown]:
+    """List every registered broker, and brokers that are gone but still hold bundles; by name."""
+    known = {peer.broker: peer for peer in node.membership.peers.values()}
+    found = [
+        broker
+        for broker in {*known, *node.channel.table.holders()}
+        if registered in (None, broker in known)
+        and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
+    ]
+    shown: list[BrokerShown] = []
+    for broker in paging.of(found, str, limit, cursor, r".+#\d+"):
+        shown.append(broker_shown(node, broker, known.get(broker)))
+        if len(shown) % SHOWN_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return shown
 
 
-@router.get("/brokers/leaderBroker", responses=answers(404))
-async def leader_broker(node: TheNode) -> BrokerInfo:
-    """Show the leader that this broker last saw. 404 while there is none."""
-    leader = leader_of(node)
-    if leader is None:
-        raise NotFound("nobody leads at the moment; try again")
-    peer = node.membership.peer(leader)
-    return BrokerInfo(serviceUrl=peer.registration.admin_url if peer else "", brokerId=leader.name)
+@router.get("/brokers/{broker}", responses=answers(404))
+async def show_broker(node: TheNode, broker: str) -> BrokerShown:
+    """Show one broker by its name."""
+    peer = node.membership.peers.get(broker)
+    if peer is not None:
+        return broker_shown(node, peer.broker, peer)
+    held = [holder for holder in node.channel.table.holders() if holder.name == broker]
+    if not held:
+        raise NotFound(no_broker(node, broker))
+    return broker_shown(node, max(held), None)
 
 
-@router.get("/brokers/health", response_class=PlainTextResponse)
-@on_http_loop
-async def health(node: AnyNode) -> str:
-    """Answer `ok` if this broker is registered and its proofs are fresh, so that it could serve now. Else 503."""
-    check_health(node)
-    return "ok"
+@router.get("/brokers/{broker}/drain", response_model=DrainShown, responses=answers(307, 404))
+async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
+    """Show the progress of the broker's drain."""
+    return _elsewhere(request, node, broker) or _progress(node, _draining(request))
 
 
-@router.get("/brokers/ready", response_class=PlainTextResponse)
-@on_http_loop
-async def ready(node: AnyNode) -> str:
-    """Answer `ok` once this broker is registered and acts. Else 503."""
-    check_ready(node)
-    return "ok"
+@router.put("/brokers/{broker}/drain", status_code=202, response_model=DrainShown, responses=answers(307, 404, 409))
+async def drain(
+    request: Request,
+    node: TheNode,
+    acting: Acting,
+    author: Author,
+    broker: str,
+    timeout_s: Annotated[
+        float | None,
+        Query(gt=0, le=86_400, description="time limit in seconds; by default the setting drain_timeout_s"),
+    ] = None,
+    force: Annotated[bool, Query(description="drain even if no other broker takes bundles")] = False,
+    by_policy: ByPolicy = False,
+) -> DrainShown | Response:
+    """Drain the broker: it takes no more bundles, and all of its bundles move away. Answers at once; `GET` shows
+    progress.
+
+    409 if no other broker could take its bundles: they would have no owner.
+    """
+    elsewhere = None if by_policy else _elsewhere(request, node, broker)
+    if elsewhere is not None:
+        return elsewhere
+    drained = {name for name, policy in node.policies.current().brokers.items() if policy.drain}
+    if not force and all(peer.broker.name in {broker, *drained} for peer in node.membership.eligible()):
+        raise Conflict("no other broker takes bundles: start or undrain one, or insist (?force=true, --force)")
+    if by_policy:
+        await _set_policy(node, broker, author, drain=True)
+        left = node.channel.table.count_held_by(node.membership.peers[broker].broker)
+        return DrainShown(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
+    draining = _draining(request)
+    draining.begin(timeout_s or node.settings.drain_timeout_s)
+    return _progress(node, draining).model_copy(update={"draining": True})
 
 
-@router.get("/brokers/live", response_class=PlainTextResponse)
-@on_http_loop
-async def live(node: AnyNode) -> str:
-    """Answer `ok` while the control loop turns, whatever log and coordination do. Else 503: restart the process."""
-    check_live(node)
-    return "ok"
+@router.delete("/brokers/{broker}/drain", status_code=204, response_model=None, responses=answers(307, 404, 409))
+async def undrain(
+    request: Request, node: TheNode, acting: Acting, author: Author, broker: str, by_policy: ByPolicy = False
+) -> Response | None:
+    """Cancel the drain: the broker takes bundles again."""
+    if by_policy:
+        await _set_policy(node, broker, author, drain=False)
+        return None
+    elsewhere = _elsewhere(request, node, broker)
+    if elsewhere is None:
+        await _draining(request).end()
+    return elsewhere
 
 
-@router.get("/brokers/version", response_class=PlainTextResponse)
-@on_http_loop
-async def version() -> str:
-    """Show the release of this broker."""
-    return VERSION
+async def _set_policy(node: Node, broker: str, author: str, *, drain: bool) -> None:
+    if broker not in node.membership.peers:
+        raise NotFound(no_broker(node, broker))
+
+    def changed(policy: Policy) -> Policy:
+        return msgspec.structs.replace(cast("BrokerPolicy", policy), drain=drain)
+
+    reason = "drain" if drain else "undrain"
+    await node.policies.change(Kind.BROKER, broker, changed, author=author, reason=reason)
 
 
-@router.get("/brokers/{cluster}", responses=answers(404))
-async def list_cluster(node: TheNode, cluster: str) -> list[str]:
-    """List brokers, as `/brokers`. 404 for any other cluster than this one."""
-    check_cluster(node, cluster)
-    return await list_brokers(node)
+def _progress(node: Node, draining: Draining) -> DrainShown:
+    progress = node.current.drain.progress()
+    return DrainShown(
+        broker=node.settings.advertised,
+        draining=node.registration.draining,
+        running=draining.running,
+        total=progress.total,
+        left=progress.left,
+        done=progress.done,
+    )
 
 
-# --- tenants
+def _draining(request: Request) -> Draining:
+    return kept(request).draining
 
 
-@router.get("/tenants")
-async def list_tenants(node: TheNode) -> list[str]:
-    """List the tenants that have a namespace."""
-    return sorted({name.partition("/")[0] for name in node.channel.table.namespaces()})
-
-
-@router.get("/tenants/{tenant}", responses=answers(404))
-async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
-    """Show a tenant. 404 if it has no namespace."""
-    if not node.channel.table.namespaces(tenant):
-        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
-    return TenantInfo(allowedClusters=[node.settings.cluster])
-
-
-@router.put("/tenants/{tenant}", status_code=204, responses=answers(412))
-async def create_tenant(acting: Acting, tenant: str) -> None:
-    """Accept the tenant and do nothing: a tenant exists as soon as it has a namespace. The body is ignored."""
-    check_namespace(f"{tenant}/any")
-
-
-@router.post("/tenants/{tenant}", status_code=204, responses=answers(404))
-async def update_tenant(node: TheNode, tenant: str) -> None:
-    """Accept the change and do nothing: tenants have no properties here. 404 for a tenant without a namespace."""
-    if not node.channel.table.namespaces(tenant):
-        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
-
-
-@router.delete("/tenants/{tenant}", status_code=204, responses=answers(404, 409))
-async def delete_tenant(node: TheNode, tenant: str) -> None:
-    """Refuse: 409 while the tenant has namespaces, 404 otherwise, since a tenant without namespaces does not exist."""
-    namespaces = node.channel.table.namespaces(tenant)
-    if not namespaces:
-        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist: there is nothing to delete")
-    shown = ", ".join(namespaces[:8]) + (" …" if len(namespaces) > 8 else "")
-    raise Conflict(f"tenant {tenant!r} has namespaces, delete them first: {shown}")
+def _elsewhere(request: Request, node: Node, broker: str) -> Response | None:
+    """A redirect to the broker itself, None if it is this one."""
+    if broker == node.settings.advertised:
+        return None
+    peer = node.membership.peers.get(broker)
+    if peer is None:
+        raise NotFound(no_broker(node, broker))
+    if not peer.registration.admin_url:
+        raise Unavailable(f"{broker} registered no admin URL: ask it directly")
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{peer.registration.admin_url}{request.url.path}{query}", 307)

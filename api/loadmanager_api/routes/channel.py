@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
+from math import inf, isfinite
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.broker.node import Node
 from loadmanager.channel.audit.digests import (
@@ -20,22 +23,234 @@ from loadmanager.channel.audit.digests import (
     namespace_digests,
     partition_digests,
 )
-from loadmanager.channel.log_status import look
+from loadmanager.channel.log_status import Outlook, look
+from loadmanager.channel.owner.service import owner_of
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, AnyNode, TheNode
-from loadmanager_api.http_counts import http_metrics
-from loadmanager_api.kept import kept
+from loadmanager_api.http.counts import http_metrics
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
-from loadmanager_api.presenting import settings_shown
-from loadmanager_api.presenting_channel import channel_shown
-from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
+from loadmanager_api.routes.brokers import settings_shown
+from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, on_http_loop
+from loadmanager_api.shapes import WHOLE, Shown
+from loadmanager_api.state import kept
+from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle, check_namespace
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
+
+MAX_PARTITIONS = 1_024
+
+
+class SnapshotShown(Shown):
+    """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
+
+    snapshot_id: str
+    next_offset: int
+    at_ms: int
+    bundles: int
+    size_bytes: int
+    chunks: int
+
+
+class PartitionShown(BaseModel):
+    """One partition of the channel, applied up to below `next_offset`. Equal offsets have equal `digest`s on all
+    replicas.
+
+    The asked broker may serve for `proof_left_s` without another proof; null: it never had one. The log holds offsets
+    from `begin` to below `end`. `owner` writes the snapshots, listed newest first, and trims. A
+    value that the log did not answer is null.
+    """
+
+    partition: int
+    next_offset: int
+    epoch: int
+    leader: str | None
+    digest: str | None = None
+    begin: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    owner: str | None = None
+    snapshots: list[SnapshotShown] | None = None
+    since_snapshot: int | None = None
+    proof_left_s: float | None = None
+
+
+class SkippedShown(Shown):
+    """An entry of the log that is not a record of ours."""
+
+    partition: int
+    offset: int
+    detail: str
+
+
+class AgreementShown(Shown):
+    """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
+
+    root: str
+    proof_validity_s: float
+    clock_drift: float
+    margin_s: float
+    partitions: int
+
+
+class ChannelShown(BaseModel):
+    """The state of this broker's replica of the channel."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    cluster: str
+    identity: str | None
+    generation: int | None
+    broker: str
+    leader: str | None
+    connection: str
+    safe_mode: str | None
+    write_version: int
+    publishes_in_flight: int
+    accepted: int
+    append_failures: int
+    refused: dict[str, int]
+    skipped: int
+    skipped_entries: list[SkippedShown]
+    bundles: dict[str, int]
+    namespaces: int
+    last_error: str
+    stopped_by: str | None
+    reloads: int = 0
+    readers: list[str] = []
+    log_problem: str | None = None
+    agreement: AgreementShown | None = None
+    """Partition 0's word, which the others repeat; null in a log that has none yet."""
+    agreement_following: AgreementShown | None = None
+    """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
+    partitions: list[PartitionShown]
+
+
+class ReaderPositions(BaseModel):
+    """Where a reader wants to continue, for each partition; null stands for the log's begin."""
+
+    positions: (
+        Annotated[list[Annotated[int, Field(strict=True, ge=0), WHOLE]], Field(max_length=MAX_PARTITIONS)] | None
+    ) = None
+
+
+class ReaderShown(BaseModel):
+    """A registered reader of the channel's log: nothing from its positions on is trimmed until `until_ms`."""
+
+    name: str
+    positions: list[int]
+    registered_ms: int
+    until_ms: int
+
+
+class Readers(BaseModel):
+    """Registered readers by name. `next` is the `cursor` of the next page, null on the last one."""
+
+    readers: list[ReaderShown]
+    next: str | None
+
+
+class LateVerdict(BaseModel):
+    """The verdict on a record whose publisher no longer waited."""
+
+    record_id: str
+    verdict: str
+    detail: str
+
+
+class NoteShown(Shown):
+    """An event at this broker that is of interest to people."""
+
+    at_ms: int
+    text: str
+
+
+class Notes(BaseModel):
+    """Notes of a broker, newest first. `next` is the `cursor` of the next page, null on the last one."""
+
+    notes: list[NoteShown]
+    next: str | None
+
+
+Digested = Sequence[tuple[int, str]]
+"""By partition, the next offset and the digest of one cut of it."""
+
+
+def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> ChannelShown:
+    """The replica's state, and what is known of the log."""
+    channel, table = node.channel, node.channel.table
+    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
+    return ChannelShown(
+        cluster=node.settings.cluster,
+        identity=cluster_identity.identity if cluster_identity else None,
+        generation=cluster_identity.generation if cluster_identity else None,
+        broker=str(node.current.me),
+        leader=str(leader) if leader else None,
+        connection=node.world.coordination.connection.value,
+        safe_mode=node.membership.safe_mode(node.world.clock_s()),
+        write_version=channel.write_version,
+        publishes_in_flight=channel.in_flight,
+        accepted=counts["accepted"],
+        append_failures=counts["append_failed"],
+        refused=refusals(counts),
+        skipped=counts["skipped"],
+        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
+        bundles={state.value: count for state, count in table.count_by_state().items()},
+        namespaces=len(table.namespaces()),
+        last_error=channel.last_error,
+        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
+        reloads=counts["reloads"],
+        readers=sorted(node.views.readers),
+        log_problem=outlook.problem or None,
+        agreement=_agreement_shown(table.agreed(0).agreement),
+        agreement_following=_agreement_shown(
+            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
+        ),
+        partitions=[
+            _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
+            for p in range(table.partitions)
+        ],
+    )
+
+
+def _agreement_shown(agreement: Agreement | None) -> AgreementShown | None:
+    return None if agreement is None else AgreementShown.model_validate(agreement)
+
+
+def refusals(counts: Mapping[str, int]) -> dict[str, int]:
+    """Refused records by reason."""
+    return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
+
+
+def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tuple[int, str] | None) -> PartitionShown:
+    table = node.channel.table
+    lead = table.lead(partition)
+    next_offset, digest = digested or (table.next_offset(partition), None)
+    owner = owner_of(node.world.coordination, node.membership, partition)
+    snapshots = outlook.snapshots(partition)
+    end = outlook.ends[partition] if outlook.ends is not None else None
+    return PartitionShown(
+        partition=partition,
+        next_offset=next_offset,
+        epoch=lead.epoch,
+        leader=str(lead.leader) if lead.leader else None,
+        digest=digest,
+        begin=outlook.begins[partition] if outlook.begins is not None else None,
+        end=end,
+        lag=max(0, end - next_offset) if end is not None else None,
+        owner=str(owner) if owner is not None else None,
+        snapshots=None if snapshots is None else [SnapshotShown.model_validate(each) for each in reversed(snapshots)],
+        since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
+        proof_left_s=_proof_left_s(node, partition),
+    )
+
+
+def _proof_left_s(node: Node, partition: int) -> float | None:
+    left_s = node.serving.until_s()[partition] - node.proof_clock.now_s() if node.serving is not None else -inf
+    return round(left_s, 3) if isfinite(left_s) else None
+
 
 router = ControlRouter(tags=["this broker"])
 
@@ -184,7 +399,7 @@ async def list_notes(
     )
     page = list(islice(found, limit))
     more = next(found, None) is not None
-    shown = [NoteShown(at_ms=note.at_ms, text=note.text) for note in page]
+    shown = [NoteShown.model_validate(note) for note in page]
     return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
 
 

@@ -15,7 +15,7 @@ from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from loadmanager.errors import NotFound
-from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.routing import ControlRouter, on_http_loop
 
 router = ControlRouter(include_in_schema=False)
 

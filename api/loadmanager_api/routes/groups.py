@@ -21,8 +21,6 @@ from loadmanager.client.redirection import Moved
 from loadmanager.consumers.backlog.positions import Position, Step, resolve
 from loadmanager.consumers.coordinator.records import Partition, Settings
 from loadmanager.errors import Invalid, NotFound, Unavailable
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, TheNode
 from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
 from loadmanager_api.groups.members import group_of
 from loadmanager_api.groups.presenting import group_shown, kafka_name, members_shown, offsets_shown, rebalance_shown
@@ -36,10 +34,11 @@ from loadmanager_api.groups.schemas import (
     RebalanceShown,
     RebalanceWish,
 )
-from loadmanager_api.kept import kept
+from loadmanager_api.http.probes import acting
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
-from loadmanager_api.probes import acting
+from loadmanager_api.routing import Acting, ControlRouter, TheNode, on_http_loop
+from loadmanager_api.state import kept
 from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:

@@ -8,20 +8,66 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from fastapi import Depends
 from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from loadmanager.errors import NotFound
 from loadmanager.history import published
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import AnyNode
 from loadmanager_api.openapi import Responses, answers
-from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
+from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
+
+
+class ProvenanceShown(BaseModel):
+    """Where a result comes from: its job and when it ran (`at`), the time it covers (`begin`, `end`; null: open), and
+    the versions of the tables it read. `truncated`: there are more rows than these.
+    """
+
+    job: str
+    at: datetime
+    begin: datetime | None
+    end: datetime | None
+    lake: str
+    lake_versions: dict[str, int]
+    release: str
+    options: dict[str, Any]
+    truncated: bool
+
+
+class ResultListed(BaseModel):
+    """A result without its rows."""
+
+    name: str
+    provenance: ProvenanceShown
+    rows: int
+    size_bytes: int
+
+
+class LoadHistoryShown(BaseModel):
+    """Everything that was published: results (`/v1/history/NAME`), pictures (`…/pictures/NAME.png`), and whether there
+    is a report (`…/report`).
+    """
+
+    results: list[ResultListed]
+    pictures: list[str]
+    report: bool
+
+
+class ResultShown(BaseModel):
+    """A result: a table, and single `facts`."""
+
+    name: str
+    provenance: ProvenanceShown
+    rows: list[dict[str, Any]]
+    facts: dict[str, Any]
+    format: int
+
 
 router = ControlRouter(prefix="/v1/history", tags=["load history"])
 

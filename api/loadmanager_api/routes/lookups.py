@@ -1,24 +1,75 @@
 """Where a topic is served, for Pulsar's clients one by one and for ours many at once.
 
 Any broker answers, and never by a redirect: it asks its own replica, and assigns what nobody owns. The fast path in
-`lookup_path.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
+`http/lookups.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, Field, StringConstraints
 
 from loadmanager.errors import Invalid
-from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_headers, lookup_urls
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, Permission, TheNode
-from loadmanager_api.kept import kept
+from loadmanager_api.http.lookups import (
+    MAX_TOPICS,
+    channel_owner,
+    is_channel_topic,
+    known_peer,
+    lookup_headers,
+    lookup_urls,
+)
 from loadmanager_api.openapi import answers
-from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
+from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode, on_http_loop
+from loadmanager_api.shapes import WHOLE
+from loadmanager_api.state import kept
 from statechannel.law.bundle import Key
+
+MAX_TOPIC_CHARS = 4_096
+
+LONGEST_WAIT_MS = 2**53
+"""Longer ones are no numbers of seconds any more; the setting `lookup_timeout_s` is shorter anyway."""
+
+
+class LookupData(BaseModel):
+    """Pulsar's lookup answer. `brokerUrl` is the owner's `pulsar` URL, or its `httpUrl` if it has none."""
+
+    brokerUrl: str  # noqa: N815
+    httpUrl: str  # noqa: N815
+    nativeUrl: str  # noqa: N815
+    brokerUrlSsl: str = ""  # noqa: N815
+
+
+class LookupRequest(BaseModel):
+    """Topics, as `tenant/ns/name` or with their domain. `timeout_ms` limits the wait for bundles on their way."""
+
+    topics: Annotated[
+        list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
+        Field(min_length=1, max_length=MAX_TOPICS),
+    ]
+    timeout_ms: Annotated[int, Field(strict=True, ge=0, le=LONGEST_WAIT_MS), WHOLE] | None = None
+
+
+class LocatedShown(BaseModel):
+    """Where a topic is served, or `error`, a problem that says why this is not known."""
+
+    topic: str
+    bundle: str | None = None
+    broker: str | None = None
+    incarnation: int | None = None
+    admin_url: str | None = None
+    urls: dict[str, str] | None = None
+    token: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class LookupAnswers(BaseModel):
+    """One answer for each topic, in the order of the request."""
+
+    answers: list[LocatedShown]
+
 
 router = ControlRouter(tags=["lookup"])
 

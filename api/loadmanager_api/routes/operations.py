@@ -5,12 +5,11 @@ from __future__ import annotations
 from loadmanager.cluster.operation_log import Operation
 from loadmanager.errors import NotFound
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.access.gate import May
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import AuthorOf, Permission, TheNode
+from loadmanager_api.access.access import May
 from loadmanager_api.openapi import answers
-from loadmanager_api.operation_schemas import OperationShown, ShownState, operation_shown, state_of
+from loadmanager_api.operations import OperationShown, ShownState, operation_shown, state_of
 from loadmanager_api.paging import Cursor, Limit, Paging
+from loadmanager_api.routing import AuthorOf, ControlRouter, Permission, TheNode
 
 router = ControlRouter(prefix="/v1/operations", tags=["operations"])
 

@@ -1,25 +1,118 @@
-"""`/v1/policies`: every policy document, with versions, history, and a dry run of a change."""
+"""`/v1/policies`: every policy document, with versions, history, and a dry run of a change.
+
+A dry run runs the strategy on the model with the new policies, and shows the moves.
+"""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
+from pydantic import BaseModel
 
 from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.policy_store import Written
 from loadmanager.model.policies.codec import named
-from loadmanager.model.policies.model import TYPES, Kind, Policy
+from loadmanager.model.policies.constraints import misplaced
+from loadmanager.model.policies.model import TYPES, Kind, Policies, Policy
 from loadmanager.model.policies.validation import patched, read
 from loadmanager.settings.documents.model import Version
+from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager_api.conditions import When
-from loadmanager_api.crossing import ControlRouter, on_http_loop
-from loadmanager_api.depends import Acting, Author, TheNode
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
-from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
-from loadmanager_api.previewing import preview
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
+from loadmanager_api.shapes import BrokerName, InWords, Shown
+
+
+class PolicyShown(BaseModel):
+    """One version of a document. `policy` is null in a version that deleted it. The ETag is the version.
+
+    If `readable` is false, the asked broker cannot use this version, because of its `defect`; `policy` is then the
+    version before, which stays in force.
+    """
+
+    kind: str
+    name: str
+    version: int
+    policy: dict[str, Any] | None
+    author: str
+    at_ms: int
+    reason: str
+    readable: bool = True
+    defect: str = ""
+
+
+class PoliciesShown(BaseModel):
+    """Policies in force, by kind and name. `revision` grows with each change of any document. `next` is the `cursor` of
+    the next page, null on the last one.
+    """
+
+    revision: int
+    policies: list[PolicyShown]
+    next: str | None
+
+
+class PolicyMove(Shown):
+    """A move that the next round would make if the document were in force."""
+
+    bundle: InWords
+    source: BrokerName
+    destination: BrokerName | None
+    stage: str
+    reason: str
+
+
+class Misplaced(BaseModel):
+    """A bundle that would have to leave its broker."""
+
+    bundle: str
+    broker: str
+
+
+class Preview(BaseModel):
+    """The effect of a change of policies.
+
+    `moves` are those of the next round, within its limits. `misplaced_total` counts all bundles that would have to
+    move; `misplaced` lists the first thousand.
+    """
+
+    misplaced_total: int
+    misplaced: list[Misplaced]
+    moves: list[PolicyMove]
+    reason: str
+
+
+class PolicyWritten(BaseModel):
+    """An accepted change, or with `dry_run` one that would be accepted. `forced` lists overridden rules."""
+
+    kind: str
+    name: str
+    version: int
+    dry_run: bool = False
+    notes: list[str] = []
+    forced: list[str] = []
+    preview: Preview | None = None
+
+
+SHOWN = 1_000
+_BY_RULE = (Stage.POLICY, Stage.DRAIN)
+
+
+async def preview(acting: Incarnation, policies: Policies) -> Preview:
+    """As if these were the policies."""
+    deciding = acting.rebalancer.deciding
+    settings = deciding.settings()
+    model = await deciding.model(settings, policies)
+    wrong = misplaced(policies, model.brokers, deciding.table, settings)
+    shown = [Misplaced(bundle=str(bundle), broker=broker.name) for bundle, broker in islice(wrong, SHOWN)]
+    total = len(shown) + sum(1 for _ in wrong)
+    decision = await deciding.would_decide(model, settings)
+    moves = [PolicyMove.model_validate(move) for move in decision.moves if move.stage in _BY_RULE]
+    return Preview(misplaced_total=total, misplaced=shown, moves=moves, reason=decision.reason)
+
 
 router = ControlRouter(prefix="/v1/policies", tags=["policies"])
 

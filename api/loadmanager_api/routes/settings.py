@@ -6,20 +6,174 @@ asked broker goes by it; the others follow as they read it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Query, Response
+from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Node
-from loadmanager.settings import descriptions
-from loadmanager.settings.dynamic.naming import named, names_of
+from loadmanager.diagnostics.doctor.hiding import hide
+from loadmanager.settings import Description, descriptions
+from loadmanager.settings.documents.model import Version
+from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.dynamic.model import ClusterValue
+from loadmanager.settings.dynamic.naming import Named, named, names_of
 from loadmanager_api.conditions import When
-from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.depends import AnyNode, Author
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
-from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
-from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown, Source
+from loadmanager_api.routes.brokers import settings_shown
+from loadmanager_api.routing import AnyNode, Author, ControlRouter
+from loadmanager_api.shapes import STRICT, WHOLE
+
+Source = Literal["cluster", "start", "default"]
+
+
+class SettingShown(BaseModel):
+    """One setting. `value` holds at the asked broker; `source` says who set it; `start` is the value it was started
+    with.
+
+    A change names the `version` that it replaces (0: the cluster never had its own value); `author`, `at_ms` and
+    `reason` are those of that version. `pulsar` is the same value under Pulsar's names, in its units. `ignored` says
+    why the cluster's value does not hold at the asked broker.
+    """
+
+    name: str
+    value: Any
+    source: Source
+    start: Any
+    default: Any
+    type: str
+    unit: str
+    bounds: list[str]
+    live: bool
+    pulsar: dict[str, Any]
+    meaning: str
+    why: str
+    version: int = 0
+    author: str | None = None
+    at_ms: int | None = None
+    reason: str | None = None
+    ignored: str | None = None
+
+
+class SettingsShown(BaseModel):
+    """Settings by name. `revision` is the offset of the cluster's last change that the broker has read, or -1.
+    `next` is the `cursor` of the next page, null on the last one.
+    """
+
+    revision: int
+    settings: list[SettingShown]
+    next: str | None
+
+
+class NewValue(BaseModel):
+    """The value to set. `version`: the one that it replaces, so that no change is lost; without, any version."""
+
+    model_config = STRICT
+
+    value: bool | int | float | str | None = Field(description="in the unit of the name that was used; null: no limit")
+    version: Annotated[int, Field(strict=True, ge=0), WHOLE] | None = None
+    reason: Annotated[str, Field(max_length=1_000)] = ""
+
+
+class SettingChange(BaseModel):
+    """One change in the history. If `set` is false, the cluster's value was removed, and `value` is null."""
+
+    name: str
+    version: int
+    set: bool
+    value: Any
+    old: Any
+    author: str
+    at_ms: int
+    reason: str
+    offset: int
+
+
+def every_setting(node: Node) -> list[SettingShown]:
+    """All settings, without possible secrets."""
+    now, start = settings_shown(node), _start(node)
+    return [_setting_shown(node.live, each, now[each.name], start[each.name]) for each in descriptions().values()]
+
+
+def one_setting(node: Node, name: str) -> SettingShown:
+    """The setting of this name, ours or Pulsar's. Raises NotFound."""
+    setting = named(name).setting
+    return _setting_shown(node.live, setting, settings_shown(node)[setting.name], _start(node)[setting.name])
+
+
+def by_all_names(node: Node, *, only_cluster: bool = False) -> dict[str, str]:
+    """Values as text by each name that a setting has, in the unit of that name; what may be secret is hidden."""
+    now = settings_shown(node)
+    chosen = [each for each in descriptions().values() if not only_cluster or _source(node.live, each) == "cluster"]
+    return {name.called: _text(name, now[name.setting.name]) for each in chosen for name in names_of(each)}
+
+
+def changes_shown(history: Sequence[Version[ClusterValue]]) -> list[SettingChange]:
+    """A setting's history, oldest first, each change with what was before it."""
+    before: dict[str, Any] = {}
+    shown: list[SettingChange] = []
+    for version in history:
+        value = None if version.value is None else version.value.value
+        shown.append(
+            SettingChange(
+                name=version.name,
+                version=version.version,
+                set=version.value is not None,
+                value=value,
+                old=before.get(version.name),
+                author=version.author,
+                at_ms=version.at_ms,
+                reason=version.reason,
+                offset=version.offset,
+            )
+        )
+        before[version.name] = value
+    return shown
+
+
+def _start(node: Node) -> dict[str, Any]:
+    return hide(node.live.start.model_dump(mode="json"))
+
+
+def _source(live: LiveSettings, setting: Description) -> Source:
+    version = live.version(setting.name)
+    if version is not None and version.value is not None and setting.name not in live.ignored:
+        return "cluster"
+    return "start" if getattr(live.start, setting.name) != setting.default else "default"
+
+
+def _setting_shown(live: LiveSettings, setting: Description, value: Any, start: Any) -> SettingShown:
+    version = live.version(setting.name)
+    shown = SettingShown(
+        name=setting.name,
+        value=value,
+        source=_source(live, setting),
+        start=start,
+        default=setting.default,
+        type=setting.type,
+        unit=setting.unit,
+        bounds=list(setting.bounds),
+        live=setting.live,
+        pulsar={name.called: name.theirs(value) for name in names_of(setting)[1:]},
+        meaning=setting.meaning,
+        why=setting.why,
+        ignored=live.ignored.get(setting.name),
+    )
+    if version is None:
+        return shown
+    fields = {"version": version.version, "author": version.author, "at_ms": version.at_ms, "reason": version.reason}
+    return shown.model_copy(update=fields)
+
+
+def _text(name: Named, value: Any) -> str:
+    shown = name.theirs(value) if isinstance(value, str | int | float | None) else value
+    if isinstance(shown, float) and shown.is_integer():
+        shown = int(shown)  # many of Pulsar's are whole numbers, and its tools read them as such
+    return shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
+
 
 ours = ControlRouter(prefix="/v1/config", tags=["settings"])
 pulsars = ControlRouter(prefix="/admin/v2/brokers/configuration", tags=["settings"])

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from loadmanager.cluster import journal
 from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.auditing import recording, states
-from loadmanager_api.auditing.recording import asked
+from loadmanager_api import audit
+from loadmanager_api.audit import asked
 from statechannel.errors import LogUnavailable
 from tests.api.access.conftest import Guarded
 from tests.api.access.test_roles import samples
@@ -168,7 +168,7 @@ async def test_whoever_is_refused_at_the_gate_is_listed(guarded: Guarded) -> Non
 async def test_a_flood_of_refusals_is_counted_and_not_written(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "REFUSALS_WAITING", 3)
+    monkeypatch.setattr(audit, "REFUSALS_WAITING", 3)
     await guarded.start()
     root = guarded.bearer("root")  # known before the storm, so that it is not shut out with the others
 
@@ -320,14 +320,14 @@ async def test_ids_differ_between_brokers(cluster: Cluster) -> None:
 def test_what_is_asked_for_costs_little_however_it_is_nested() -> None:
     wide = [["x" * 1_000] * 50] * 50
     text = msgspec.json.encode(asked({"wanted": {"a": wide, "b": wide}}))
-    assert len(text) < recording.VALUES * (recording.CHARACTERS + 10)
+    assert len(text) < audit.VALUES * (audit.CHARACTERS + 10)
 
 
 async def test_a_bug_in_what_it_is_about_changes_no_answer(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.start()
-    monkeypatch.setattr(states, "_about", lambda *_: 1 / 0)
+    monkeypatch.setattr(audit, "_about", lambda *_: 1 / 0)
     assert (await cluster.ask("PUT", "/admin/v2/namespaces/t/n", json={}, **ANN))[0] == 204
     assert (await newest(cluster))["about"] == "t/n"
     assert "ZeroDivisionError" in caplog.text

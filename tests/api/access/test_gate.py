@@ -18,7 +18,7 @@ from loadmanager.model.policies.model import AccessRole, Kind
 from loadmanager.settings import Settings
 from loadmanager_api.access import access
 from loadmanager_api.access.access import Access
-from loadmanager_api.access.principal import Principal, Unauthenticated
+from loadmanager_api.access.sender import Principal, Unauthenticated
 from loadmanager_api.access.tls import certified, name_in
 from loadmanager_api.server import NotLoopback, check_reach
 from stack.servers import free_port

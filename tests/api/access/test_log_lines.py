@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager_api.cli.logs import formatter
+from loadmanager_api.cli.broker import formatter
 from tests.api.access.conftest import Guarded
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from loadmanager.model.policies.model import AccessRole
-from loadmanager_api.auditing import recording
+from loadmanager_api import audit
 from tests.api.access.conftest import Guarded
 from tests.api.access.issuing import Issuer
 from tests.api.conftest import WAIT_S
@@ -48,7 +48,7 @@ async def refusals(guarded: Guarded, count: int) -> list[dict[str, Any]]:
 async def test_an_attempt_is_refused_changes_nothing_and_is_written_down(
     guarded: Guarded, subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "REFUSALS_EVERY_S", 0.0)
+    monkeypatch.setattr(audit, "REFUSALS_EVERY_S", 0.0)
     guarded.be_root()
     cluster = guarded.cluster
     await cluster.start()

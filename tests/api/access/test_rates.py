@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from loadmanager_api.access import gate, rates
+from loadmanager_api.access import access, rates
 from loadmanager_api.access.rates import BURST_S, CLIENTS_KEPT, Rates
 from statechannel.law.bundle import Key
 from tests.api.access.conftest import Guarded
@@ -83,7 +83,7 @@ async def test_a_rate_is_a_principals_whatever_its_address(guarded: Guarded) -> 
 async def test_wrong_credentials_in_a_storm_are_not_even_verified(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "FAILURES_PER_S", 0.01)
+    monkeypatch.setattr(access, "FAILURES_PER_S", 0.01)
     monkeypatch.setattr(rates, "BURST_S", 300.0)
     await guarded.start()
     good = guarded.bearer("root")

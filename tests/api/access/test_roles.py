@@ -11,10 +11,10 @@ from fastapi import APIRouter
 
 from loadmanager.model.policies.model import AccessPolicy, AccessRole, Kind
 from loadmanager_api import application
-from loadmanager_api.access import gate
+from loadmanager_api.access import access
 from loadmanager_api.access.grants import Grants
 from loadmanager_api.access.rules import RULES, Rule, Scope
-from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.routing import ControlRouter
 from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 
@@ -184,7 +184,7 @@ ENDLESS = {("GET", "/v1/watch")}
 
 
 async def test_without_credentials_only_open_routes_answer(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "FAILURES_PER_S", 1e6)
+    monkeypatch.setattr(access, "FAILURES_PER_S", 1e6)
     await guarded.start()
     for template, rules in RULES.items():
         for method, rule in rules.items():

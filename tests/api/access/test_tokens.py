@@ -17,7 +17,7 @@ from jwt import algorithms
 
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager_api.access.principal import NoKeys, Unauthenticated
+from loadmanager_api.access.sender import NoKeys, Unauthenticated
 from loadmanager_api.access.tokens import FETCH_AGAIN_S, FETCH_EVERY_S, KEYS_AT_MOST, Tokens, keys_in
 from tests.api.access.issuing import AUDIENCE, Issuer, jwks
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from loadmanager_api.cli.load_history.jars import options
+from loadmanager_api.cli.load_history.spark import options
 from stack.servers import free_port
 from tests.history.conftest import QUICK
 from tests.history.engines.standalone import HERE, HOME, START_S

@@ -21,7 +21,7 @@ from loadmanager.history.coverage import check_recorded
 from loadmanager.history.lake import Lake, Once, Window
 from loadmanager.history.pinned import Pinned
 from loadmanager.history.schemas import TABLES
-from loadmanager_api.cli.load_history.answering import taken
+from loadmanager_api.cli.load_history.jobs import taken
 from loadmanager_api.cli.main import main
 from tests.history.ingest.material import records, write
 
@@ -90,7 +90,7 @@ def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(filled:
         filled.append("broker_minute", rows, Once("test", 2))
         return taken(answer, most)
 
-    monkeypatch.setattr("loadmanager_api.cli.load_history.analyse.taken", while_an_ingest_writes)
+    monkeypatch.setattr("loadmanager_api.cli.load_history.analyses.taken", while_an_ingest_writes)
     assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
     found = published.read(f"{filled.root}/published", "analyses/imbalance")
     assert {row["minute"] for row in found.rows} == {"2030-01-28T12:00:00Z"}

@@ -119,6 +119,6 @@ def test_a_file_of_a_later_release_is_refused_and_a_broken_one_too(tmp_path: Pat
 @pytest.mark.slow
 def test_reading_needs_no_spark():
     heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
-    code = f"import sys, loadmanager_api.app, loadmanager.history.published; print({heavy})"
+    code = f"import sys, loadmanager_api.server, loadmanager.history.published; print({heavy})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert run.stdout.strip() == "[]"

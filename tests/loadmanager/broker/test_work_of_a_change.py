@@ -14,7 +14,7 @@ from loadmanager.model.policies import patterns as module
 from loadmanager.model.policies.patterns import Pattern, any_of, matching_brokers, try_names
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.strategies.placement.placement import Roster
-from loadmanager_api.presenting import bundles_after
+from loadmanager_api.routes.bundles import bundles_after
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.moves import Moves

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager_api.cli.broker import broker
-from loadmanager_api.cli.check import check
+from loadmanager_api.cli.diagnosis import check
 from loadmanager_api.cli.main import main
 
 

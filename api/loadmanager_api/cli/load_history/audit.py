@@ -9,13 +9,27 @@ import msgspec
 
 from loadmanager_api.cli.client import EXIT_REFUSED
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.load_history.answering import Rows, table, taken
-from loadmanager_api.cli.load_history.options import Job, job_options, source_options
-from loadmanager_api.cli.load_history.reaching import check_answers
-from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of, topics_of
-from loadmanager_api.cli.load_history.running import failing, provenance, publish, reading, say_where, there
+from loadmanager_api.cli.load_history.jobs import (
+    Job,
+    Rows,
+    check_answers,
+    failing,
+    job_options,
+    provenance,
+    publish,
+    reading,
+    results,
+    say_where,
+    show_reading,
+    source_options,
+    table,
+    tables_of,
+    taken,
+    there,
+    topics_of,
+)
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import click
 
-from loadmanager_api.cli.lazy import LazyGroup
+from loadmanager_api.cli.command_group import LazyGroup
 
 JOBS = "loadmanager_api.cli.load_history."
 
 COMMANDS = {
-    "jars": (JOBS + "jars", "jars", "Download what Spark needs, once."),
+    "jars": (JOBS + "spark", "jars", "Download what Spark needs, once."),
     "ingest": (JOBS + "ingest", "ingest", "Copy new records of the log into the lake."),
-    "analyse": (JOBS + "analyse", "analyse", "Analyse imbalance, hot bundles, transfers, outages, capacity …"),
+    "analyse": (JOBS + "analyses", "analyse", "Analyse imbalance, hot bundles, transfers, outages, capacity …"),
     "sql": (JOBS + "sql", "sql", "Answer a question in SQL about the lake, without Spark."),
     "audit": (JOBS + "audit", "audit", "Judge every record of the channel again, and check every invariant."),
     "replay": (JOBS + "replay", "replay", "Replay the recorded load under other strategies and settings."),
-    "advise": (JOBS + "advise", "advise", "Advise settings and moves that would do better."),
-    "report": (JOBS + "report", "report", "Draw one page with pictures that needs no network."),
-    "serve": (JOBS + "serve", "serve", "Keep a session for commands with --remote, so that they answer at once."),
-    "maintain": (JOBS + "maintain", "maintain", "Compact small files, delete what is too old."),
+    "advise": (JOBS + "analyses", "advise", "Advise settings and moves that would do better."),
+    "report": (JOBS + "analyses", "report", "Draw one page with pictures that needs no network."),
+    "serve": (JOBS + "spark", "serve", "Keep a session for commands with --remote, so that they answer at once."),
+    "maintain": (JOBS + "ingest", "maintain", "Compact small files, delete what is too old."),
 }
 
 

@@ -9,21 +9,25 @@ import msgspec
 
 from loadmanager.history.published import MAX_ROWS
 from loadmanager_api.cli.configuring import settings_of
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.load_history.answering import table
-from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
-from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of
-from loadmanager_api.cli.load_history.running import (
+from loadmanager_api.cli.load_history.jobs import (
+    Job,
     check_recorded,
     failing,
     installed,
+    job_options,
     provenance,
     publish,
     reading,
+    results,
     say_where,
+    settings_option,
+    show_reading,
+    table,
+    tables_of,
     window_of,
 )
 from loadmanager_api.cli.options import dry_run_option
+from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
@@ -103,7 +107,7 @@ def _options(
     job: Job, lake: Lake, more: tuple[str, ...], window_s: float | None, interval_s: float | None, seed: int
 ) -> Options:
     from loadmanager.history.replay import Options
-    from loadmanager_api.cli.load_history.analyse import settings_in
+    from loadmanager_api.cli.load_history.analyses import settings_in
 
     settings = settings_in(job, lake, more) if more else None
     return Options(interval_s=interval_s, window_s=window_s, settings=settings, seed=seed)

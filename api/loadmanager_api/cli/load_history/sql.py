@@ -19,12 +19,10 @@ import click
 
 from loadmanager.errors import Invalid, NotFound
 from loadmanager_api.cli.client import Failed
-from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.load_history.answering import Rows, table
-from loadmanager_api.cli.load_history.options import LAKE, Job
-from loadmanager_api.cli.load_history.running import check_lake, installed
-from loadmanager_api.cli.near import with_nearest
+from loadmanager_api.cli.command_group import with_nearest
+from loadmanager_api.cli.load_history.jobs import LAKE, Job, Rows, check_lake, installed, table
 from loadmanager_api.cli.options import FORMS
+from loadmanager_api.cli.printing import echo
 from loadmanager_api.cli.remote import Typed
 
 if TYPE_CHECKING:

@@ -13,21 +13,150 @@ from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.markup import escape
-from textual.widgets import DataTable, Footer, Static
+from textual.screen import ModalScreen
+from textual.widgets import Button, DataTable, Footer, Input, OptionList, Static
 
+from loadmanager_api.cli.channel import events
 from loadmanager_api.cli.client import Failed
-from loadmanager_api.cli.echoing import one_line
 from loadmanager_api.cli.names import NAMESPACE
+from loadmanager_api.cli.printing import one_line
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.top import asking
 from loadmanager_api.cli.top.asking import Filters, Seen
-from loadmanager_api.cli.top.dialogs import Page, Pick, Sure, Write
-from loadmanager_api.cli.top.grid import Grid
-from loadmanager_api.cli.top.rows import Moves, brokers_table, bundles_table, headline
-from loadmanager_api.cli.watching import events
+from loadmanager_api.cli.top.rows import Moves, Row, Table, brokers_table, bundles_table, headline
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
+
+
+class Grid(DataTable[Text]):
+    """Rows by name. Cells are plain text: nothing in them is markup."""
+
+    def __init__(self, id: str, title: str) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=True)
+        self.border_title = title
+        self._shown = Table((), {})
+
+    @property
+    def chosen(self) -> str | None:
+        """The name of the row under the cursor."""
+        names = list(self._shown.rows)
+        return names[self.cursor_row] if 0 <= self.cursor_row < len(names) else None
+
+    def show(self, table: Table) -> None:
+        """Show this; the cursor stays on its row, or where the row was."""
+        before, chosen = self._shown, self.chosen
+        self._shown = table
+        if before.columns == table.columns and list(before.rows) == list(table.rows):
+            self._change(before, table)
+            return
+        at, top = self.cursor_row, self.scroll_y
+        self.clear(columns=before.columns != table.columns)
+        if before.columns != table.columns:
+            for name in table.columns:
+                self.add_column(Text(name, justify="right" if name in table.right else "left"), key=name)
+        for name, row in table.rows.items():
+            self.add_row(*self._cells(row), key=name)
+        names = list(table.rows)
+        self.move_cursor(row=names.index(chosen) if chosen in names else min(at, len(names) - 1))
+        self.scroll_to(y=top, animate=False)
+
+    def _change(self, before: Table, table: Table) -> None:
+        for name, row in table.rows.items():
+            cells = zip(table.columns, before.rows[name], row, self._cells(row), strict=True)
+            for column, was, now, cell in cells:
+                if was != now:
+                    self.update_cell(name, column, cell, update_width=len(now) != len(was))
+
+    def _cells(self, row: Row) -> list[Text]:
+        right = self._shown.right
+        return [
+            Text(text, no_wrap=True, justify="right" if column in right else "left")
+            for column, text in zip(self._shown.columns, row, strict=True)
+        ]
+
+
+class Sure(ModalScreen[bool]):
+    """Whether to do it. The answer is no, unless somebody says yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("y", "answer(True)", "Yes"),
+        ("n,escape", "answer(False)", "No"),
+        ("left,right", "app.focus_next", "Other"),
+    ]
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="window"):
+            yield Static(Text(f"{self._what}. Are you sure?"))
+            with Horizontal():
+                yield Button("No (n)", id="no")
+                yield Button("Yes (y)", id="yes", variant="error")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class Pick(ModalScreen[str | None]):
+    """One of several; None: none of them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Back")]
+
+    def __init__(self, question: str, choices: Sequence[str]) -> None:
+        super().__init__()
+        self._question = question
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="window"):
+            yield Static(Text(self._question))
+            yield OptionList(*(Text(choice) for choice in self._choices))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[event.option_index])
+
+
+class Write(ModalScreen[str | None]):
+    """A line of text; None: nothing was entered."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Back")]
+
+    def __init__(self, question: str, before: str) -> None:
+        super().__init__()
+        self._question = question
+        self._before = before
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="window"):
+            yield Static(Text(self._question))
+            yield Input(self._before)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
+class Page(ModalScreen[None]):
+    """Text to read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "dismiss", "Back")]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="page") as page:
+            page.border_title, page.border_subtitle = escape(self._title), "Escape: back"
+            yield Static(Text(self._text))
+
 
 REDRAW_S = 0.25
 """How often changes are drawn at most, however many come."""

@@ -14,8 +14,7 @@ import msgspec
 
 from loadmanager_api.cli.bundles import page_of
 from loadmanager_api.cli.client import Failed, ask
-from loadmanager_api.cli.explain import bundle_of, path_of
-from loadmanager_api.cli.explain_showing import show_broker, show_bundle
+from loadmanager_api.cli.explanations import bundle_of, path_of, show_broker, show_bundle
 from loadmanager_api.cli.names import segment
 from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Bundle

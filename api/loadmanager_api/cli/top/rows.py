@@ -10,8 +10,7 @@ import msgspec
 
 from loadmanager_api.cli.brokers import state_of
 from loadmanager_api.cli.bundles import owner_of
-from loadmanager_api.cli.echoing import one_line
-from loadmanager_api.cli.printing import age, cell
+from loadmanager_api.cli.printing import age, cell, one_line
 from statechannel.law.transitions import State
 
 BARS = "▁▂▃▄▅▆▇█"

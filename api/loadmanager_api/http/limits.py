@@ -1,0 +1,149 @@
+"""Bounds the cost of requests: the size of a body, the time it takes to arrive, how many run at once.
+
+Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups have a bound of
+their own.
+
+Watches last, and batch lookups may wait: both leave places to administration, which has to work when clients are many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from loadmanager.settings import Settings
+from loadmanager_api.access.access import CLOSE
+from loadmanager_api.http.connections import BROKEN
+from loadmanager_api.http.counts import HttpCounts
+from loadmanager_api.http.guard import VITAL
+from loadmanager_api.problems import Problem, problem, respond
+
+WATCH, BATCH = "/v1/watch", "/v1/lookup"
+ADMINISTRATION_SHARE = 8
+"""One in so many places is reserved for administration."""
+
+BODIES_AT_MOST_BYTES = 16 << 20
+"""Bytes of bodies whose requests are not answered yet; beyond this a request with a body is refused, unless alone."""
+
+UNSENT_AT_MOST_BYTES = 64 << 20
+"""Bytes of answers that clients have not taken; beyond this no more answers are made."""
+
+LATER = {**CLOSE, "Retry-After": "1"}
+
+
+class _Body:
+    """How much of one request's body has arrived, in bytes."""
+
+    size = 0
+
+
+class Limits:
+    """An ASGI application that bounds another one.
+
+    `unsent_bytes` gives the bytes of its answers that are not taken. `at_once` requests may run, by default as many as
+    the settings say. `no_room` says why a batch lookup with a body of that size may not begin, if so.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        settings: Settings,
+        counts: HttpCounts,
+        unsent_bytes: Callable[[], int] = lambda: 0,
+        at_once: int | None = None,
+        no_room: Callable[[int | None], str] = lambda _: "",
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._counts = counts
+        self._unsent_bytes = unsent_bytes
+        self._at_once = at_once
+        self._no_room = no_room
+        self._body_bytes = 0
+        self._running = 0
+        self._of_clients = {WATCH: 0, BATCH: 0}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] in VITAL:
+            await self._app(scope, receive, send)
+            return
+        found = self._refusal(scope)
+        if found is not None:
+            await respond(found, CLOSE)(scope, receive, send)
+            return
+        path, of_clients, body = scope["path"], self._of_clients, _Body()
+        self._running += 1
+        if path in of_clients:
+            of_clients[path] += 1
+        try:
+            await self._app(scope, self._bounded(scope, receive, body), send)
+        finally:
+            self._running -= 1
+            self._body_bytes -= body.size
+            if path in of_clients:
+                of_clients[path] -= 1
+
+    def _refusal(self, scope: Any) -> Problem | None:
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        size = int(declared) if declared.isdigit() else None
+        crowded = self._crowded(scope["path"]) or (self._no_room(size) if scope["path"] == BATCH else "")
+        if crowded:
+            self._counts.crowded += 1
+            return problem(503, crowded, retry_after_s=1.0)
+        if self._unsent_bytes() > UNSENT_AT_MOST_BYTES:
+            self._counts.untaken += 1
+            return problem(503, "clients here do not take their answers; try again", retry_after_s=1.0)
+        if size is not None and size > self._settings.http_body_limit_bytes:
+            return problem(413, self._too_large)
+        return None
+
+    def _crowded(self, path: str) -> str | None:
+        """Why there is no place for one more request with this path."""
+        most, of_clients = self._at_once or self._settings.http_requests, self._of_clients
+        if self._running >= most:
+            return f"{most} requests run here already; try again"
+        if path == WATCH and of_clients[WATCH] >= most // 2:
+            return f"{most // 2} watches run here already; watch another broker"
+        if path in of_clients and sum(of_clients.values()) >= most - most // ADMINISTRATION_SHARE:
+            return f"{sum(of_clients.values())} watches and lookups run here already; try again, or ask another broker"
+        return None
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body may have at most {self._settings.http_body_limit_bytes:,} bytes; ask for less at once"
+
+    def _bounded(self, scope: Any, receive: Any, body: _Body) -> Any:
+        """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnect is not timed.
+
+        Its errors go through the application, whose handlers make a problem of them.
+        """
+        complete, timeout_s = False, self._settings.http_body_timeout_s
+        until_s = asyncio.get_running_loop().time() + timeout_s
+
+        async def bounded() -> Any:
+            nonlocal complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    message = await receive()
+            except TimeoutError:
+                self._counts.late_bodies += 1
+                raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
+            if BROKEN in scope:
+                raise HTTPException(400, "the body is not sent in chunks as HTTP/1.1 has them", CLOSE)
+            more = len(message.get("body", b""))
+            body.size += more
+            self._body_bytes += more
+            complete = not message.get("more_body", False)
+            if body.size > self._settings.http_body_limit_bytes:
+                raise HTTPException(413, self._too_large, CLOSE)
+            if self._body_bytes > max(BODIES_AT_MOST_BYTES, body.size):
+                self._counts.crowded += 1
+                raise HTTPException(503, "the bodies of too many requests are here; try again", LATER)
+            return message
+
+        return bounded

@@ -1,0 +1,122 @@
+"""What any broker says of itself: `/openapi.json`, `/v1/me` and `/v1/tasks`.
+
+`/v1/me`: who the asked broker takes the sender for, and what they may do. `/v1/tasks`: what this process is doing now,
+to find what hangs; `loadmanager doctor` uses it. It has names of functions and files only: no values, so no secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from itertools import islice
+from types import FrameType
+from typing import Any, cast
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+
+from loadmanager.model.policies.model import EVERYWHERE, AccessRole
+from loadmanager_api.access.access import ACCESS, Access
+from loadmanager_api.access.sender import sender_of
+from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
+from loadmanager_api.state import kept
+
+router = ControlRouter(tags=["this broker"])
+
+
+@router.get("/openapi.json", include_in_schema=False)
+@on_http_loop
+async def openapi(request: Request) -> dict[str, Any]:
+    """Describe the interface as an OpenAPI document."""
+    return cast("FastAPI", request.app).openapi()
+
+
+PLACES_SHOWN = 1_000
+
+
+class RoleShown(BaseModel):
+    """A role, and where: `*`, `tenant/*` or `tenant/namespace`; the first thousand."""
+
+    role: AccessRole
+    namespaces: list[str]
+
+
+class MeShown(BaseModel):
+    """The sender. Without `authentication` everybody is admin, and `principal` is not proven."""
+
+    principal: str
+    how: str
+    authentication: bool
+    roles: list[RoleShown]
+    broker: str
+    cluster: str
+
+
+@router.get("/v1/me")
+@on_http_loop
+async def show_me(request: Request, node: AnyNode) -> MeShown:
+    """Show who sends this request, how that was proven (token, certificate, unverified), and their roles."""
+    sender = sender_of(request.scope)
+    access: Access | None = request.scope.get(ACCESS)
+    everything = {AccessRole.ADMIN: [EVERYWHERE]}
+    roles = everything if access is None else access.grants.roles_of(sender.name)
+    return MeShown(
+        principal=sender.name,
+        how=sender.how,
+        authentication=access is not None,
+        roles=[RoleShown(role=role, namespaces=places[:PLACES_SHOWN]) for role, places in roles.items()],
+        broker=node.settings.advertised,
+        cluster=node.settings.cluster,
+    )
+
+
+TASKS_SHOWN = 500
+FRAMES_SHOWN = 20
+
+
+@router.get("/v1/tasks", response_class=PlainTextResponse)
+@on_http_loop
+async def show_tasks(request: Request) -> str:
+    """Show the stacks of all threads and of the tasks on the control loop, innermost call last. Works also if that loop
+    hangs.
+    """
+    return "\n".join([*_threads(), *_tasks(kept(request).handover.control)]) + "\n"
+
+
+def _threads() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        yield f"thread {names.get(ident, ident)}"
+        for call in traceback.extract_stack(frame, limit=FRAMES_SHOWN):
+            yield _line(call.filename, call.lineno, call.name)
+
+
+def _tasks(control: asyncio.AbstractEventLoop) -> Iterator[str]:
+    tasks = sorted(asyncio.all_tasks(control), key=lambda task: task.get_name())
+    for task in tasks[:TASKS_SHOWN]:
+        yield f"task {task.get_name()}{' (being cancelled)' if task.cancelling() else ''}"
+        for frame in islice(_awaiting(task.get_coro()), FRAMES_SHOWN):
+            yield _line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    if len(tasks) > TASKS_SHOWN:
+        yield f"and {len(tasks) - TASKS_SHOWN} tasks more"
+
+
+def _awaiting(coroutine: Any) -> Iterator[FrameType]:
+    """The frames of a suspended coroutine and of what it awaits; `Task.get_stack` shows the first one only."""
+    while coroutine is not None:
+        for kind in ("cr", "ag", "gi"):
+            frame = getattr(coroutine, f"{kind}_frame", None)
+            if frame is not None:
+                yield frame
+                coroutine = getattr(coroutine, f"{kind}_{'yieldfrom' if kind == 'gi' else 'await'}", None)
+                break
+        else:
+            return
+
+
+def _line(file: str, number: int | None, name: str) -> str:
+    return f"  {file}:{number} {name}"
