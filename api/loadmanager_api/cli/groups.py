@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TextIO
 
 import click
 
@@ -17,7 +18,10 @@ from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Key
 
 GROUP = NameType("group", group_key, "groups")
-STRATEGIES = ("STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+STRATEGIES = (
+    "STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM_NEARBY-AVG",
+    "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE", "MACHINE_ROOM_NEARBY-CONSISTENT_HASH", "CONFIG",
+)  # fmt: skip
 _COORDINATED = click.argument("group", metavar="TENANT/NAMESPACE/GROUP", type=GROUP)
 
 
@@ -46,16 +50,18 @@ def describe(remote: Remote, group: Key) -> None:
     if not remote.for_people:
         show(remote, {**found, "members": members}, (), ())
         return
-    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving")
+    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
     echo("")
-    columns = ("member", "partitions", "giving up", "capacity", "session s", "reads")
+    columns = ("member", "partitions", "giving up", "capacity", "rack", "name", "session s", "reads")
     rows = [
         (
             each["member"],
             _count(each["partitions"]),
             _count(each["giving_up"]),
             each["capacity"],
+            each["rack"],
+            each["name"],
             each["session_timeout_ms"] / 1000,
             _ranges(each["partitions"]),
         )
@@ -189,11 +195,28 @@ def reset_offsets(
 
 @groups.command("set-strategy")
 @_COORDINATED
-@click.argument("strategy", type=click.Choice(STRATEGIES, case_sensitive=False))
+@click.argument("strategy", metavar="STRATEGY", type=click.Choice(STRATEGIES, case_sensitive=False))
+@click.option(
+    "--config",
+    "config_file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help='For CONFIG: JSON, by name of a member and by topic its partitions: {"reader-0": {"orders": [0, 1]}}.',
+)
 @changes
-def set_strategy(remote: Remote, group: Key, strategy: str) -> None:
-    """Set how a group's partitions are divided."""
-    run(ask(remote, "PATCH", _path(group), body={"strategy": strategy}))
+def set_strategy(remote: Remote, group: Key, strategy: str, config_file: TextIO | None) -> None:
+    """Set how a group's partitions are divided.
+
+    STICKY, WEIGHTED_STICKY, AVG, AVG_BY_CIRCLE and CONSISTENT_HASH share evenly. MACHINE_ROOM_NEARBY-AVG,
+    -AVG_BY_CIRCLE and -CONSISTENT_HASH do so in each rack by itself. CONFIG gives each member what --config says.
+    """
+    body: dict[str, Any] = {"strategy": strategy}
+    if config_file is not None:
+        try:
+            body["config"] = json.load(config_file)
+        except ValueError as error:
+            raise click.UsageError(f"--config {config_file.name} is not JSON: {error}") from None
+    run(ask(remote, "PATCH", _path(group), body=body))
     done(remote, f"{_name(group)} is divided by {strategy}", group=_name(group), strategy=strategy)
 
 
