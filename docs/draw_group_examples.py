@@ -36,10 +36,8 @@ def divided(strategy: str, size: int, *steps: Iterable[str], first: int = 1, let
 
 
 def _reads(found: Mapping[str, list[Partition]], first: int, letter: str) -> str:
-    return "; ".join(
-        f"{member}: {' '.join(f'{letter}{number + first}' for _, number in its) or '-'}"
-        for member, its in found.items()
-    )
+    named = {member: " ".join(f"{letter}{number + first}" for _, number in its) for member, its in found.items()}
+    return "; ".join(f"{member}: {its or '-'}" for member, its in named.items())
 
 
 def eight() -> str:

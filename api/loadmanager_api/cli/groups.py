@@ -111,6 +111,41 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
     echo(f"\n{total['messages']} records wait; {outlook[forecast['outlook']]}: {forecast['why']}")
 
 
+@groups.command("filtered-lag", short_help="Estimate how much of a lag passes a filter.")
+@click.argument("group")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option("--key", metavar="TEXT", help="Records with this key.")
+@click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
+@click.option("--contains", metavar="TEXT", help="Records with this text in the value.")
+@click.option(
+    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Look at so many records.  [default: 20000]"
+)
+@shows
+def filtered_lag(
+    remote: Remote,
+    group: str,
+    topic: str,
+    key: str | None,
+    header: str | None,
+    contains: str | None,
+    scanned: int | None,
+) -> None:
+    """Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the records.
+
+    What is given of --key, --header and --contains must all hold.
+    """
+    query = {
+        "group": group.partition("://")[2] or group, "topic": topic, "key": key, "header": header,
+        "contains": contains, "scanned": None if scanned is None else str(scanned),
+    }  # fmt: skip
+    found = run(ask(remote, "GET", "/v1/backlog/filtered", query=query))
+    if not remote.for_people:
+        show(remote, found, (), ())
+        return
+    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
+    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
+
+
 @groups.command()
 @_COORDINATED
 @click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")

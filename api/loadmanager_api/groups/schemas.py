@@ -178,6 +178,20 @@ class BacklogShown(FiguresShown):
     forecast: ForecastShown
 
 
+class FilteredBacklogShown(BaseModel):
+    """How many records of a group's lag in a topic pass a filter: with 95 % confidence `low` to `high`, or exactly if
+    all were looked at. `matched` of the `scanned` records passed."""
+
+    group: str
+    topic: str
+    messages: int
+    low: int
+    high: int
+    exact: bool
+    scanned: int
+    matched: int
+
+
 class TopicBacklogShown(FiguresShown):
     """The backlog of a group in one topic."""
 
