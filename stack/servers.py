@@ -264,6 +264,7 @@ class KafkaServer(JavaServer):
             **(self.security.settings if self.security else {}),
             "process.roles": "broker,controller",
             "node.id": "1",
+            "broker.rack": "rack-1",
             "controller.quorum.voters": f"1@{HOST}:{self._ports['CONTROLLER']}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "CLIENT",

@@ -39,9 +39,10 @@ class GroupConsumer:
 
     `group` is a key of the load manager; its form without `persistent://` is the `group.id` in Kafka. `brokers` are
     admin URLs of some brokers. `kafka` are the settings of confluent-kafka's Consumer; `group.id` and automatic commits
-    are ours. `on_assign`, `on_revoke` and `on_lost` are called by `poll`: before the first record of new partitions;
-    when all records of partitions that will be given up are done, and before they are, by `close` too; and when it is
-    too late for that, because the session is over. Who does not call `poll` for `max_poll_interval_s` is no member
+    are ours. `rack` is Kafka's `client.rack`, and `name` is what the strategy CONFIG calls this member. `on_assign`,
+    `on_revoke` and `on_lost` are called by `poll`: before the first record of new partitions; when all records of
+    partitions that will be given up are done, and before they are, by `close` too; and when it is too late for that,
+    because the session is over. Who does not call `poll` for `max_poll_interval_s` is no member
     until it does. Raises Invalid, InvalidName.
     """
 
@@ -57,7 +58,8 @@ class GroupConsumer:
         max_poll_interval_s: float = 300.0,
         commit_interval_s: float = 1.0,
         capacity: float = 1.0,
-        rack: str = "",
+        rack: str | None = None,
+        name: str = "",
         auto_done: bool = True,
         on_assign: Told | None = None,
         on_revoke: Told | None = None,
@@ -79,11 +81,12 @@ class GroupConsumer:
             int(session_timeout_s * 1000),
             int(revoke_timeout_s * 1000),
             capacity,
-            rack,
+            str(kafka.get("client.rack", "")) if rack is None else rack,
             starts_at=starts_at(kafka),
+            name=name,
         )
         check("a consumer", subscription)
-        self._kafka = KafkaClient(kafka, self.group)
+        self._kafka = KafkaClient({"client.rack": rack, **kafka} if rack else kafka, self.group)
         self._session = Session(
             self.group,
             subscription,

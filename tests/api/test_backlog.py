@@ -160,3 +160,60 @@ async def test_the_command_shows_topics_partitions_and_the_forecast(cluster: Clu
     assert "billing" in (await run("list")).stdout
     missing = await run("lag", "none")
     assert (missing.exit_code, "there is no consumer group" in missing.stderr) == (1, True)
+
+
+# --- filters
+
+
+async def test_what_passes_a_filter_is_counted(cluster: Cluster, offsets: MemoryOffsets) -> None:
+    """The store's records have their offset as the value: 40 to 99 of orders-0, and 20 to 29 of orders-2."""
+    asked = f"/v1/backlog/filtered{GROUP}&topic=orders"
+    status, found, _ = await cluster.ask("GET", f"{asked}&contains=9")
+    passing = sum("9" in str(each) for each in (*range(40, 100), *range(20, 30)))
+    assert (status, found["messages"], found["scanned"], found["exact"]) == (200, passing, 70, True)
+    status, found, _ = await cluster.ask("GET", f"{asked}&contains=9&scanned=20")
+    assert (status, found["scanned"], found["exact"]) == (200, 20, False)
+    assert found["low"] <= passing <= found["high"]
+    assert (await cluster.ask("GET", f"{asked}&contains=9&header=kind%3Drefund"))[1]["messages"] == 0
+    shown = await cli(cluster)("filtered-lag", "billing", "-t", "orders", "--contains", "9")
+    assert (shown.exit_code, f"{passing} records pass: {passing} of 70" in shown.stdout) == (0, True), shown.output
+
+
+@pytest.mark.parametrize(
+    ("query", "refused", "says"),
+    [
+        ("topic=orders", 412, "say which records pass: key, header"),
+        ("topic=orders&header=kind", 412, "header is 'kind': give NAME=VALUE"),
+        ("topic=orders&key=a&scanned=0", 400, "greater than or equal to 1"),
+        ("topic=others&key=a", 404, "others"),
+        ("key=a", 400, "topic"),
+    ],
+)
+async def test_filters_without_sense_are_refused(
+    cluster: Cluster, offsets: MemoryOffsets, query: str, refused: int, says: str
+) -> None:
+    status, found, _ = await cluster.ask("GET", f"/v1/backlog/filtered{GROUP}&{query}")
+    assert (status, says in json.dumps(found)) == (refused, True), found
+    assert not offsets.places_looked_at
+
+
+async def test_one_backlog_is_looked_at_at_a_time(
+    cluster: Cluster, offsets: MemoryOffsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    look = offsets.look
+
+    async def slow(places: Any, shown: Any) -> bool:
+        begun.set()
+        await go_on.wait()
+        return await look(places, shown)
+
+    monkeypatch.setattr(offsets, "look", slow)
+    asked = f"/v1/backlog/filtered{GROUP}&topic=orders&key=a"
+    first = asyncio.create_task(cluster.ask("GET", asked))
+    await begun.wait()
+    status, found, headers = await cluster.ask("GET", asked)
+    assert (status, "another backlog" in found["detail"], headers["Retry-After"]) == (503, True, "1"), found
+    go_on.set()
+    assert (await first)[0] == 200
+    assert (await cluster.ask("GET", asked))[0] == 200

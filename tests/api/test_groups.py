@@ -24,8 +24,10 @@ from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.targets import STRATEGIES
 from loadmanager.errors import Invalid
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
+from loadmanager_api.cli import groups as cli_groups
 from loadmanager_api.cli.main import main
 from statechannel.errors import InvalidName
 from tests.loadmanager.consumers.running import KnownTopics, running
@@ -46,6 +48,7 @@ class World:
         self.topics = topics
         self._session = session
         self._members: dict[str, Membership] = {}
+        self.in_racks: dict[str, str] = {}
 
     async def ask(self, method: str, path: str, *, at: int | None = None, **options: Any) -> tuple[int, Any, Any]:
         """Status, body and headers, following redirects unless `at` says which broker is asked."""
@@ -60,7 +63,9 @@ class World:
 
     async def beat(self, name: str) -> None:
         """A heartbeat of a member that does at once what it is told."""
-        member = self._members.setdefault(name, Membership(name, Subscription(("orders",))))
+        subscription = Subscription(("orders",), rack=self.in_racks.get(name, ""))
+        member = self._members.setdefault(name, Membership(name, subscription))
+        member.subscription = subscription
         async with asyncio.timeout(20):
             while True:
                 beat, owner = member.beat(0), self.cluster.owner(GROUP)
@@ -383,6 +388,74 @@ async def test_kafkas_own_members_keep_the_offsets(world: World) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_each_strategy_can_be_chosen(world: World, strategy: str) -> None:
+    body: dict[str, Any] = {"strategy": strategy}
+    if strategy == "CONFIG":
+        body["config"] = {"reader-0": {"orders": [0, 1]}}
+    assert (await world.ask("PATCH", AT, json=body))[0] == 204
+    found = (await world.ask("GET", AT))[1]
+    assert (found["strategy"], found["config"]) == (strategy, body.get("config", {}))
+    assert found["unread"] == (6 if strategy == "CONFIG" else 0)
+    assert (await world.ask("PATCH", AT, json={"mode": "client"}))[0] == 204
+    found = (await world.ask("GET", AT))[1]
+    assert (found["strategy"], found["mode"], found["config"]) == (strategy, "client", body.get("config", {}))
+    assert (await world.ask("PATCH", AT, json={"strategy": "STICKY"}))[0] == 204
+    found = (await world.ask("GET", AT))[1]
+    assert (found["strategy"], found["config"], found["unread"]) == ("STICKY", {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"strategy": "MACHINE_ROOM"}, ", ".join(STRATEGIES)),
+        ({"strategy": "CONFIG"}, "CONFIG needs config"),
+        ({"config": {"a": {"orders": [0]}}}, "config belongs to the strategy CONFIG, and this is STICKY"),
+        ({"strategy": "CONFIG", "config": {"a": {"orders": [0]}, "b": {"orders": [0]}}}, "to a and to b: name one"),
+        ({"strategy": "CONFIG", "config": {"a": {"orders": [*range(20_000)]}}}, "more than 65536 bytes"),
+    ],
+)
+async def test_bad_settings_are_refused_and_change_nothing(world: World, body: Any, says: str) -> None:
+    before = (await world.ask("GET", AT))[1]
+    status, found, _ = await world.ask("PATCH", AT, json=body)
+    assert (status, says in found["detail"]) == (412, True), found
+    assert (await world.ask("GET", AT))[1] == before
+    new = AT.replace("billing", "nobody")
+    assert (await world.ask("PATCH", new, json=body))[0] == 412
+    assert (await world.ask("GET", new))[0] == 404
+
+
+async def test_racks_are_asked_for_when_a_member_has_one(world: World) -> None:
+    racks = {("orders", number): "ab"[number % 2] for number in range(6)}
+    world.topics.offsets.racks_of = racks
+    world.in_racks = {"a": "a", "b": "b"}
+    await world.settle("a", "b")
+    async with asyncio.timeout(20):
+        while True:
+            await world.settle("a", "b")
+            found = (await world.ask("GET", f"{AT}/members"))[1]
+            if [each["partitions"] for each in found] == [{"orders": [0, 2, 4]}, {"orders": [1, 3, 5]}]:
+                break
+    assert [(each["member"], each["rack"]) for each in found] == [("a", "a"), ("b", "b")]
+
+
+async def test_the_command_reads_a_configuration(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"reader-0": {"orders": [0, 1]}}))
+    shown = await world.cli("set-strategy", GROUP, "config", "--config", str(file))
+    assert (shown.exit_code, "is divided by CONFIG" in shown.stdout) == (0, True), shown.output
+    assert (await world.ask("GET", AT))[1]["config"] == {"reader-0": {"orders": [0, 1]}}
+    file.write_text("{")
+    shown = await world.cli("set-strategy", GROUP, "config", "--config", str(file))
+    assert (shown.exit_code, "is not JSON" in shown.stderr) == (2, True), shown.output
+    shown = await world.cli("set-strategy", GROUP, "machine_room")
+    assert (shown.exit_code, all(each.lower() in shown.stderr for each in STRATEGIES)) == (2, True), shown.output
+
+
+def test_the_command_knows_all_strategies() -> None:
+    assert cli_groups.STRATEGIES == STRATEGIES
+
+
 async def test_the_commands_look_and_change(world: World) -> None:
     described = await world.cli("describe", GROUP)
     assert described.exit_code == 0, described.output

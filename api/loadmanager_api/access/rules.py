@@ -194,6 +194,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "/v1/backlog": {"GET": _SEE},
     "/v1/backlog/topics": {"GET": _SEE},
     "/v1/backlog/partitions": {"GET": _SEE},
+    "/v1/backlog/filtered": {"GET": _OPERATE},
     # balancing
     "/v1/balancing": {"GET": _SEE},
     "/v1/balancing/pause": {"POST": _OPERATE_NAMED},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TextIO
 
 import click
 
@@ -16,7 +17,10 @@ from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Key
 
 GROUP = NameType("group", group_key, "groups")
-STRATEGIES = ("STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+STRATEGIES = (
+    "STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM_NEARBY-AVG",
+    "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE", "MACHINE_ROOM_NEARBY-CONSISTENT_HASH", "CONFIG",
+)  # fmt: skip
 _COORDINATED = click.argument("group", metavar="TENANT/NAMESPACE/GROUP", type=GROUP)
 
 
@@ -45,16 +49,18 @@ def describe(remote: Remote, group: Key) -> None:
     if not remote.for_people:
         show(remote, {**found, "members": members}, (), ())
         return
-    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving")
+    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
     echo("")
-    columns = ("member", "partitions", "giving up", "capacity", "session s", "reads")
+    columns = ("member", "partitions", "giving up", "capacity", "rack", "name", "session s", "reads")
     rows = [
         (
             each["member"],
             _count(each["partitions"]),
             _count(each["giving_up"]),
             each["capacity"],
+            each["rack"],
+            each["name"],
             each["session_timeout_ms"] / 1000,
             _ranges(each["partitions"]),
         )
@@ -102,6 +108,41 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
     when = "" if forecast["drain_s"] is None else f" in {forecast['drain_s']:.0f} s"
     outlook = {"drains": f"gone{when}", "never": "never gone", "unknown": "forecast unknown", "empty": "nothing waits"}
     echo(f"\n{total['messages']} records wait; {outlook[forecast['outlook']]}: {forecast['why']}")
+
+
+@groups.command("filtered-lag", short_help="Estimate how much of a lag passes a filter.")
+@click.argument("group")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option("--key", metavar="TEXT", help="Records with this key.")
+@click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
+@click.option("--contains", metavar="TEXT", help="Records with this text in the value.")
+@click.option(
+    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Look at so many records.  [default: 20000]"
+)
+@shows
+def filtered_lag(
+    remote: Remote,
+    group: str,
+    topic: str,
+    key: str | None,
+    header: str | None,
+    contains: str | None,
+    scanned: int | None,
+) -> None:
+    """Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the records.
+
+    What is given of --key, --header and --contains must all hold.
+    """
+    query = {
+        "group": group.partition("://")[2] or group, "topic": topic, "key": key, "header": header,
+        "contains": contains, "scanned": None if scanned is None else str(scanned),
+    }  # fmt: skip
+    found = run(ask(remote, "GET", "/v1/backlog/filtered", query=query))
+    if not remote.for_people:
+        show(remote, found, (), ())
+        return
+    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
+    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
 
 
 @groups.command()
@@ -198,11 +239,28 @@ def reset_offsets(
 
 @groups.command("set-strategy")
 @_COORDINATED
-@click.argument("strategy", type=click.Choice(STRATEGIES, case_sensitive=False))
+@click.argument("strategy", metavar="STRATEGY", type=click.Choice(STRATEGIES, case_sensitive=False))
+@click.option(
+    "--config",
+    "config_file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help='For CONFIG: JSON, by name of a member and by topic its partitions: {"reader-0": {"orders": [0, 1]}}.',
+)
 @changes
-def set_strategy(remote: Remote, group: Key, strategy: str) -> None:
-    """Set how a group's partitions are divided."""
-    run(ask(remote, "PATCH", _path(group), body={"strategy": strategy}))
+def set_strategy(remote: Remote, group: Key, strategy: str, config_file: TextIO | None) -> None:
+    """Set how a group's partitions are divided.
+
+    STICKY, WEIGHTED_STICKY, AVG, AVG_BY_CIRCLE and CONSISTENT_HASH share evenly. MACHINE_ROOM_NEARBY-AVG,
+    -AVG_BY_CIRCLE and -CONSISTENT_HASH do so in each rack by itself. CONFIG gives each member what --config says.
+    """
+    body: dict[str, Any] = {"strategy": strategy}
+    if config_file is not None:
+        try:
+            body["config"] = json.load(config_file)
+        except ValueError as error:
+            raise click.UsageError(f"--config {config_file.name} is not JSON: {error}") from None
+    run(ask(remote, "PATCH", _path(group), body=body))
     done(remote, f"{_name(group)} is divided by {strategy}", group=_name(group), strategy=strategy)
 
 

@@ -17,10 +17,12 @@ from prometheus_client.metrics_core import Metric
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import open_group_offsets
+from loadmanager.consumers.backlog.filtering import Filter, FilteredBacklog
 from loadmanager.consumers.backlog.forecast import Forecast, Window
 from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import BacklogReader
+from loadmanager.consumers.backlog.sampling import Estimate, Limits
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Unavailable
 from loadmanager_api.groups.calling import ask, coordinator_of
@@ -53,6 +55,8 @@ class Backlogs:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._own: GroupOffsets | None = None
+        self._looks = False
+        """Whether records of a backlog are being looked at."""
         self._reads: OrderedDict[Wanted, tuple[float, asyncio.Task[Read]]] = OrderedDict()
         self._windows: OrderedDict[tuple[str, str | None], Window] = OrderedDict()
 
@@ -69,6 +73,22 @@ class Backlogs:
             _keep(self._reads, wanted, (float("inf"), task))
             task.add_done_callback(lambda done: self._settle(wanted, done))
         return await asyncio.shield(task)
+
+    async def filtered(self, group: str, topic: str, which: Filter, limits: Limits) -> Estimate:
+        """How much of the group's backlog in a topic passes. One at a time: each reads up to `limits` records of Kafka.
+        Raises as `read`; Unavailable while another one is under way."""
+        if self._looks:
+            raise Unavailable("this broker looks at the records of another backlog: try again", 1.0)
+        self._looks = True
+        try:
+            known = (await self.read(group, topic)).backlog
+            return await self._with_offsets(
+                lambda offsets: FilteredBacklog(offsets, asyncio.to_thread).estimate(
+                    known, topic, which.passes, limits=limits
+                )
+            )
+        finally:
+            self._looks = False
 
     def metrics(self) -> Iterator[Metric]:
         """Of the groups that this broker coordinates, as it read them last; no request to Kafka."""
@@ -96,15 +116,18 @@ class Backlogs:
                 self._reads[wanted] = (time.monotonic() + FRESH_S, task)
 
     async def _asked(self, work: Callable[[BacklogReader], Coroutine[Any, Any, T]]) -> T:
+        return await self._with_offsets(lambda offsets: work(BacklogReader(offsets, asyncio.to_thread)))
+
+    async def _with_offsets(self, work: Callable[[GroupOffsets], Coroutine[Any, Any, T]]) -> T:
         coordinator = coordinator_of(self._node)
         if coordinator is not None:
-            return await ask(coordinator, lambda it: work(BacklogReader(it.offsets, asyncio.to_thread)))
+            return await ask(coordinator, lambda it: work(it.offsets))
         if self._own is None:
             try:
                 self._own = open_group_offsets(self._node.settings)
             except LogError as error:
                 raise Unavailable(str(error)) from error
-        return await work(BacklogReader(self._own, asyncio.to_thread))
+        return await work(self._own)
 
 
 def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:

@@ -42,6 +42,11 @@ def group_shown(found: Description, coordinator: str) -> GroupShown:
         topics=sorted({topic for each in found.members.values() for topic in each.topics}),
         partitions=len(found.holders),
         moving=len(found.targets),
+        unread=found.unread,
+        config={
+            name: {topic: list(numbers) for topic, numbers in topics.items()}
+            for name, topics in found.settings.config.items()
+        },
     )
 
 
@@ -62,6 +67,7 @@ def members_shown(found: Description, names: Collection[str]) -> list[MemberShow
             revoke_timeout_ms=found.members[name].revoke_timeout_ms,
             capacity=found.members[name].capacity,
             rack=found.members[name].rack,
+            name=found.members[name].name,
             partitions=_lists(held[name]),
             giving_up=_lists(given_up[name]),
         )

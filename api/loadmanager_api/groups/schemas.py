@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from loadmanager.consumers.backlog.positions import FORMS
 from loadmanager.consumers.coordinator.records import Mode
+from loadmanager.consumers.coordinator.targets import CONFIG, CONFIG_BYTES, STRATEGIES
 from loadmanager_api.shapes import STRICT, Whole
 
 MOST_STEPS = 1_000
@@ -23,7 +24,8 @@ class GroupListed(BaseModel):
 
 class GroupShown(BaseModel):
     """A coordinated group. `generation` grows with every change of who should read what. Of `partitions`, which have a
-    holder, `moving` should have another one."""
+    holder, `moving` should have another one; `unread` are those that the strategy gives to nobody. `config` is that of
+    the strategy CONFIG."""
 
     group: str
     coordinator: str
@@ -34,6 +36,8 @@ class GroupShown(BaseModel):
     topics: list[str]
     partitions: int
     moving: int
+    unread: int
+    config: dict[str, dict[str, list[int]]]
 
 
 class MemberShown(BaseModel):
@@ -45,6 +49,7 @@ class MemberShown(BaseModel):
     revoke_timeout_ms: int
     capacity: float
     rack: str
+    name: str
     partitions: dict[str, list[int]]
     giving_up: dict[str, list[int]]
 
@@ -54,7 +59,16 @@ class GroupChange(BaseModel):
 
     model_config = STRICT
 
-    strategy: Annotated[str | None, Field(description="the name of a strategy", examples=["STICKY"])] = None
+    strategy: Annotated[
+        str | None, Field(description=f"one of {', '.join(STRATEGIES)}", examples=["STICKY"], max_length=100)
+    ] = None
+    config: Annotated[
+        dict[str, dict[str, list[Whole]]] | None,
+        Field(
+            description=f"for {CONFIG}: by name of a member and by topic, its partitions; at most {CONFIG_BYTES} bytes",
+            examples=[{"reader-0": {"orders": [0, 1]}}],
+        ),
+    ] = None
     mode: Annotated[
         Mode | None, Field(strict=False, description="who divides the partitions: server, or client for the members")
     ] = None
@@ -162,6 +176,20 @@ class BacklogShown(FiguresShown):
     at_ms: int
     messages: int
     forecast: ForecastShown
+
+
+class FilteredBacklogShown(BaseModel):
+    """How many records of a group's lag in a topic pass a filter: with 95 % confidence `low` to `high`, or exactly if
+    all were looked at. `matched` of the `scanned` records passed."""
+
+    group: str
+    topic: str
+    messages: int
+    low: int
+    high: int
+    exact: bool
+    scanned: int
+    matched: int
 
 
 class TopicBacklogShown(FiguresShown):

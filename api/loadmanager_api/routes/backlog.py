@@ -9,9 +9,11 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
+from loadmanager.consumers.backlog.filtering import LIMITS, Filter
 from loadmanager.consumers.backlog.reading import MOST_READS
+from loadmanager.consumers.backlog.sampling import Limits
 from loadmanager_api.groups.presenting import backlog_shown, partitions_shown, topics_shown
-from loadmanager_api.groups.schemas import BacklogShown, PartitionBacklogShown, TopicBacklogShown
+from loadmanager_api.groups.schemas import BacklogShown, FilteredBacklogShown, PartitionBacklogShown, TopicBacklogShown
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
 from loadmanager_api.routing import ControlRouter, TheNode, on_http_loop
@@ -73,6 +75,30 @@ async def list_partition_backlogs(
     every = [(name, number) for name in read.backlog.topics for number, _ in read.backlog.offsets_of(name)]
     page = paging.of(every, _place, limit, cursor, r"[^ ]+ \d{7}")
     return partitions_shown(read.backlog, read.at_ms, page)
+
+
+@router.get("/filtered", responses=answers(404, 412))
+@on_http_loop
+async def estimate_filtered_backlog(
+    request: Request,
+    node: TheNode,
+    group: GroupName,
+    topic: Annotated[str, Query(max_length=249, description="the topic")],
+    key: Annotated[str | None, Query(max_length=1_000, description="records with this key")] = None,
+    header: Annotated[str | None, Query(max_length=1_000, description="records with this header, NAME=VALUE")] = None,
+    contains: Annotated[str | None, Query(max_length=1_000, description="records with this text in the value")] = None,
+    scanned: Annotated[int, Query(ge=1, le=LIMITS.scanned, description="look at so many records")] = LIMITS.scanned,
+) -> FilteredBacklogShown:
+    """Estimate how much of a group's backlog in a topic its consumers' filter lets through, from a sample of it.
+
+    503 while this broker looks at the records of another backlog.
+    """
+    which = Filter.parse(key, header, contains)
+    found = await kept(request).backlogs.filtered(group, topic, which, Limits(scanned, LIMITS.matched))
+    return FilteredBacklogShown(
+        group=group, topic=topic, messages=found.messages, low=found.low, high=found.high, exact=found.exact,
+        scanned=found.sample.scanned, matched=found.sample.matched,
+    )  # fmt: skip
 
 
 def _place(partition: tuple[str, int]) -> str:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import unquote
 
-import msgspec
 from fastapi import Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
@@ -20,6 +19,7 @@ from loadmanager.broker.node import Node
 from loadmanager.client.redirection import Moved
 from loadmanager.consumers.backlog.positions import Position, Step, resolve
 from loadmanager.consumers.coordinator.records import Partition, Settings
+from loadmanager.consumers.coordinator.targets import CONFIG, check_settings
 from loadmanager.errors import Invalid, NotFound, Unavailable
 from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
 from loadmanager_api.groups.members import group_of
@@ -133,19 +133,22 @@ async def configure_group(
     consumer_group: Name,
     wanted: GroupChange,
 ) -> Response | None:
-    """Set the strategy of a group, or who divides its partitions. A change divides them anew."""
+    """Set the strategy of a group, its configuration, or who divides its partitions. A change divides them anew."""
     key = _key(tenant, namespace, consumer_group)
-    if wanted.strategy is None and wanted.mode is None:
-        raise Invalid("say what to set: strategy, mode, or both")
+    if wanted.strategy is None and wanted.mode is None and wanted.config is None:
+        raise Invalid("say what to set: strategy, config, mode, or several of them")
+    config = {name: {topic: tuple(its) for topic, its in each.items()} for name, each in (wanted.config or {}).items()}
 
     async def configure(coordinator: Coordinator) -> None:
         try:
             present = (await coordinator.describe(key.full_name)).settings
         except NotFound:
             present = Settings()  # it may be set before the first member comes
-        changes = {"strategy": wanted.strategy, "mode": wanted.mode}
-        given = {name: value for name, value in changes.items() if value is not None}
-        await coordinator.configure(key.full_name, msgspec.structs.replace(present, **given))
+        strategy = wanted.strategy or present.strategy
+        kept = present.config if wanted.config is None and strategy == CONFIG else config
+        settings = Settings(wanted.mode or present.mode, strategy, kept)
+        check_settings(settings)  # before the first member comes, a group that is refused is not created
+        await coordinator.configure(key.full_name, settings)
 
     return await _changed(request, node, key, configure)
 

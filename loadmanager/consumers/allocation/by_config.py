@@ -1,29 +1,37 @@
-"""`CONFIG`: every consumer gets the queues of the configuration."""
+"""`CONFIG`: each member reads what the configuration says for its name.
+
+RocketMQ's gives every consumer the queues of its own configuration, and leaves it to people that no two read one. Here
+one configuration is for the whole group, so a partition has one reader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Protocol
 
-from loadmanager.consumers.allocation.strategy import Allocation, MessageQueue
+
+class Named(Protocol):
+    """A member, as far as it matters here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topics(self) -> tuple[str, ...]: ...
 
 
-class ByConfig:
-    """The configured queues as they are; nothing that is asked is looked at, as in RocketMQ."""
-
-    name = "CONFIG"
-
-    def __init__(self, queues: Sequence[MessageQueue] | None) -> None:
-        self._queues = queues
-
-    def allocate(
-        self,
-        current: str | None,  # noqa: ARG002
-        queues: Sequence[MessageQueue] | None,  # noqa: ARG002
-        consumers: Sequence[str] | None,  # noqa: ARG002
-    ) -> list[MessageQueue] | None:
-        """Allocate as `Strategy` says."""
-        return None if self._queues is None else list(self._queues)
-
-    def allocate_all(self, queues: Sequence[MessageQueue], consumers: Sequence[str]) -> Allocation:  # noqa: ARG002
-        """Allocate as `Strategy` says; no queues where none are configured."""
-        return {consumer: list(self._queues or ()) for consumer in consumers}
+def by_config(
+    config: Mapping[str, Mapping[str, tuple[int, ...]]], members: Mapping[str, Named], sizes: Mapping[str, int]
+) -> dict[tuple[str, int], str]:
+    """The reader of each partition that is configured and exists: members by their ids. Members of one name that
+    subscribe to the topic take turns. A partition whose member is not there waits for it."""
+    by_name: dict[str, list[str]] = {}
+    for each in sorted(members):
+        by_name.setdefault(members[each].name, []).append(each)
+    found: dict[tuple[str, int], str] = {}
+    for name, topics in config.items():
+        for topic, numbers in topics.items():
+            readers = [each for each in by_name.get(name, ()) if topic in members[each].topics]
+            there = [number for number in sorted(numbers) if number < sizes.get(topic, 0)] if readers else ()
+            found.update(((topic, number), readers[at % len(readers)]) for at, number in enumerate(there))
+    return found

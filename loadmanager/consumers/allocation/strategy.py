@@ -40,11 +40,10 @@ class Strategy(Protocol):
 
     def allocate(
         self, current: str | None, queues: Sequence[MessageQueue] | None, consumers: Sequence[str] | None
-    ) -> Sequence[MessageQueue] | None:
+    ) -> Sequence[MessageQueue]:
         """The queues of one consumer, in order; none if it is not among the consumers.
 
-        Raises InvalidArgument if there is no consumer to ask for, no queue, or no consumer at all. `ByConfig` checks
-        nothing, and has None where it was given None.
+        Raises InvalidArgument if there is no consumer to ask for, no queue, or no consumer at all.
         """
         ...
 

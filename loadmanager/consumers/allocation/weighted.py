@@ -1,4 +1,4 @@
-"""`WEIGHTED_STICKY`: queues weigh by their rate or lag; each consumer has a capacity, a rack and subscriptions.
+"""`WEIGHTED_STICKY`: queues weigh by their rate or lag; each consumer has a capacity and subscriptions.
 
 A consumer's level is the weight of its queues per capacity. First everything stays that may stay; then free queues go,
 heaviest first, to the lowest consumer that subscribes to their topic; then the highest consumers give queues up, and
@@ -43,17 +43,15 @@ class Consumer(msgspec.Struct, frozen=True):
     id: str
     topics: frozenset[str] | None = None
     capacity: float = 1.0
-    rack: str = ""
 
 
 class Weighing(msgspec.Struct, Generic[Q], frozen=True):
-    """What queues weigh (per second, messages, bytes: any unit), and on which racks they have replicas.
+    """What queues weigh: per second, messages, bytes, any unit.
 
     A queue without a weight is idle. `tolerance`: how far from the mean level a consumer may be, as a fraction.
     """
 
     weights: Mapping[Q, float] | None = None
-    racks: Mapping[Q, Collection[str]] = {}
     tolerance: float = 0.05
 
 
@@ -70,7 +68,7 @@ def allocate_weighted(
     """
     weighing = weighing or Weighing[MessageQueue]()
     _check(consumers, weighing)
-    alike = len({(each.topics, each.capacity) for each in consumers}) <= 1 and not weighing.racks
+    alike = len({(each.topics, each.capacity) for each in consumers}) <= 1
     if weighing.weights is None and alike:
         topics = consumers[0].topics if consumers else None
         readable = [queue for queue in queues if topics is None or queue.topic in topics]
@@ -129,7 +127,6 @@ class Weighted(Generic[Q]):
         self._weights = _weights(queues, weighing.weights)
         self._topics = sorted({queue[0] for queue in self._weights})
         self._sorted: tuple[frozenset[str], list[float]] | None = None
-        self._racks = weighing.racks
         self._consumers: dict[str, Consumer] = {}
         self._load: dict[str, float] = {}
         self._held: dict[str, dict[str, list[tuple[float, Q]]]] = {}
@@ -228,23 +225,13 @@ class Weighted(Generic[Q]):
         self._bring_home()
 
     def _place(self) -> None:
-        """The free queues, heaviest first; within a queue's weight of the lowest, a consumer in one of its racks."""
-        if self._one_subscription and self._one_capacity and not self._racks:
+        """The free queues, heaviest first, to the lowest."""
+        if self._one_subscription and self._one_capacity:
             self._deal()
             return
         lowest = {topic: _Lowest(self, readers) for topic, readers in self._readers.items()}
-        near: dict[tuple[str, str], _Lowest] = {}
         for weight, queue in self._heaviest_first():
-            level, best = lowest[queue[0]].find(weight)
-            for rack in sorted(self._racks.get(queue, ())):
-                key = queue[0], rack
-                if key not in near:
-                    readers = [each for each in self._readers[queue[0]] if self._consumers[each].rack == rack]
-                    near[key] = _Lowest(self, readers)
-                near_level, found = near[key].find(weight)
-                if near_level <= level + weight / self.capacity(found or best) / 2:
-                    best = found
-                    break
+            _, best = lowest[queue[0]].find(weight)
             if best:
                 self._give(queue, best)
         self._free = {}
@@ -395,28 +382,19 @@ class Weighted(Generic[Q]):
         return (self.level(high) - self.level(low)) / (1 / self.capacity(high) + 1 / self.capacity(low))
 
     def _nearest(self, giver: str, taker: str, wanted: float) -> Q | None:
-        """The giver's queue of about this weight that the taker may read; among equals one that gets nearer."""
-        found: list[tuple[float, int, bool, Q]] = []
+        """The giver's queue of about this weight that the taker may read."""
+        found: list[tuple[float, int, Q]] = []
         for topic, held in self._held[giver].items():
             if self._may_read(taker, topic):
                 found += [
-                    (
-                        abs(weight - wanted),
-                        self._cost(queue, giver, taker),
-                        not self._gets_nearer(queue, giver, taker),
-                        queue,
-                    )
+                    (abs(weight - wanted), self._cost(queue, giver, taker), queue)
                     for weight, queue in _nearest(held, wanted)
                 ]
-        return min(found)[3] if found else None
+        return min(found)[2] if found else None
 
     def _cost(self, queue: Q, giver: str, taker: str) -> int:
         home = self._was[queue] if queue in self._was else self._owner.get(queue)
         return (home == giver) - (home == taker)
-
-    def _gets_nearer(self, queue: Q, giver: str, taker: str) -> bool:
-        racks = self._racks.get(queue, ())
-        return (self._consumers[taker].rack in racks) > (self._consumers[giver].rack in racks)
 
     # --- what is where
 

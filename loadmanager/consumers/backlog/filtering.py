@@ -25,6 +25,32 @@ class Record(NamedTuple):
     headers: Mapping[str, bytes]
 
 
+class Filter(NamedTuple):
+    """Which records pass: all that is given must hold. `header` is a name and a value."""
+
+    key: str | None = None
+    header: tuple[str, str] | None = None
+    contains: str | None = None
+
+    @classmethod
+    def parse(cls, key: str | None, header: str | None, contains: str | None) -> Filter:
+        """`header` is NAME=VALUE. Raises Invalid."""
+        if key is None and header is None and contains is None:
+            raise Invalid("say which records pass: key, header (NAME=VALUE), contains (in the value), or several")
+        name, equals, value = (header or "").partition("=")
+        if header is not None and not (name and equals):
+            raise Invalid(f"header is {header!r}: give NAME=VALUE")
+        return cls(key, (name, value) if header is not None else None, contains)
+
+    def passes(self, record: Record) -> bool:
+        """Whether a record passes; texts are compared as UTF-8."""
+        return (
+            (self.key is None or record.key == self.key.encode())
+            and (self.header is None or record.headers.get(self.header[0]) == self.header[1].encode())
+            and (self.contains is None or self.contains.encode() in (record.value or b""))
+        )
+
+
 class FilteredBacklog:
     """Looks at records of backlogs. `run_blocking` runs slow work off the loop."""
 

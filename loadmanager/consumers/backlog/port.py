@@ -32,6 +32,10 @@ class GroupOffsets(Protocol):
         """How many queues these topics have, which are numbered from 0; topics that do not exist are left out."""
         ...
 
+    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
+        """By topic and queue, the rack of its first replica, which leads it while it can. Some may have none."""
+        ...
+
     async def ends(self, queues: Mapping[str, Collection[int]]) -> ByQueue:
         """The offset after the last record of each queue; queues of which it is not known are left out."""
         ...

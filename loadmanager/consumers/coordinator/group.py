@@ -24,6 +24,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
+import msgspec
+
 from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.measures import Change, Measures, named
@@ -45,11 +47,13 @@ from loadmanager.consumers.coordinator.records import (
     listed,
 )
 from loadmanager.consumers.coordinator.targets import (
+    NEAR,
+    NEARBY,
     WEIGHTED,
     Planned,
     Situation,
     Targets,
-    check_strategy,
+    check_settings,
     divided,
     view_of,
 )
@@ -77,6 +81,7 @@ class Group:
         self._members: dict[str, Member] = {}
         self._holders: dict[Partition, str] = {}
         self._topics: Mapping[str, int] = {}
+        self._racks: Mapping[Partition, str] | None = None
         self._weights: Mapping[Partition, float] | None = None
         self._weighed: Mapping[Partition, float] | None = None
         """The weights by which it was last decided who should read what: members' records have them."""
@@ -178,15 +183,24 @@ class Group:
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
             self._retarget(f"topic {changed[0]} {now}{more}", now_ms, weigh=True)
 
+    def set_racks(self, racks: Mapping[Partition, str], now_ms: int) -> None:
+        """Where partitions are led while all servers run; those of other groups too."""
+        topics = self.wanted_topics()
+        known = {each: rack for each, rack in racks.items() if each[0] in topics}
+        if known != self._racks:
+            self._racks = known
+            if self.settings.strategy in NEAR:
+                self._retarget("its partitions are in other racks", now_ms, always=False)
+
     def configure(self, settings: Settings, now_ms: int) -> None:
-        """Change strategy or mode while members read. Raises Invalid for an unknown strategy."""
-        check_strategy(settings.strategy)
+        """Change strategy, its configuration, or mode while members read. Raises Invalid for what makes no sense."""
+        check_settings(settings)
         if settings != self.settings:
             changes = (
                 ("strategy", settings.strategy, self.settings.strategy),
                 ("mode", settings.mode, self.settings.mode),
             )
-            why = ", ".join(f"{name} {new}" for name, new, old in changes if new != old)
+            why = ", ".join(f"{name} {new}" for name, new, old in changes if new != old) or "its config changed"
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
@@ -213,7 +227,7 @@ class Group:
         moves = any(self._targets.of(each) != holder for each, holder in self._holders.items())
         if moves or not is_uneven(weights, self._holders, self.members):
             return None
-        situation = Situation(self.members, self._known_topics(), weights)
+        situation = msgspec.structs.replace(self._situation(), weights=weights)
         return partial(self._targets.plan(situation), self.generation)
 
     def weighed(self, planned: Planned, now_ms: int) -> bool:
@@ -321,6 +335,15 @@ class Group:
         """Who should read a partition."""
         return self._targets.of(partition)
 
+    @property
+    def are_racks_wanted(self) -> bool:
+        """Whether it may matter where partitions are led."""
+        return self.settings.strategy in NEARBY or any(each.rack for each in self.members.values())
+
+    def unread(self) -> int:
+        """How many partitions of the members' topics nobody should read."""
+        return sum(self._known_topics().values()) - len(self._targets.all())
+
     def wanted_topics(self) -> set[str]:
         """All topics that somebody subscribes to, whether they exist or not."""
         return {topic for member in self._members.values() for topic in member.subscription.topics}
@@ -423,7 +446,7 @@ class Group:
             self.measures.stopped(partition, at_ms)
 
     def _situation(self) -> Situation:
-        return Situation(self.members, self._known_topics(), self._weighed)
+        return Situation(self.members, self._known_topics(), self._weighed, self._racks, self.settings.config)
 
     def _retarget(
         self, why: str, now_ms: int, *, always: bool = True, weigh: bool = False, planned: Planned | None = None

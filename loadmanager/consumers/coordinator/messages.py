@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from loadmanager.consumers.coordinator.records import Partition, Subscription
+from loadmanager.consumers.coordinator.records import Config, Partition, Subscription
 from loadmanager.errors import Invalid
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import DOTS, Key
@@ -78,7 +78,7 @@ class View(msgspec.Struct, frozen=True):
     """What members divide partitions by, the same for all of one generation (`targets.divided`).
 
     `topics`: their numbers of partitions. `held`: by member, what it should read so far. `weights`: by topic, what
-    partitions weigh, where that counts.
+    partitions weigh, `racks`: where they are led, and `config`: who reads which, each where that counts.
     """
 
     members: Mapping[str, Subscription]
@@ -86,6 +86,8 @@ class View(msgspec.Struct, frozen=True):
     strategy: str
     held: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
     weights: Mapping[str, Mapping[int, float]] = {}
+    racks: Mapping[str, Mapping[int, str]] | None = None
+    config: Config = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -116,17 +118,25 @@ def group_key(name: str) -> Key:
     return Key.parse(name)
 
 
+def check_topic(name: str) -> None:
+    """Raise Invalid unless Kafka takes this name of a topic."""
+    if not _TOPIC.fullmatch(name) or name in DOTS:
+        raise Invalid(f"{name[:300]!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
+
+
 def check(member: str, subscription: Subscription, process: str = "") -> None:
     """Raise Invalid for a heartbeat that makes no sense."""
     if not 0 < len(member) <= NAME_LENGTH or not member.isprintable():
         raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
     if len(process) > NAME_LENGTH:
         raise Invalid(f"process of {member} has more than {NAME_LENGTH} characters")
+    for what, text in (("rack", subscription.rack), ("name", subscription.name)):
+        if len(text) > NAME_LENGTH or not text.isprintable():
+            raise Invalid(f"the {what} of {member} is {text[:300]!r}: give at most {NAME_LENGTH} printable characters")
     if not 0 < len(subscription.topics) <= TOPICS:
         raise Invalid(f"{member} subscribes to {len(subscription.topics)} topics: give 1 to {TOPICS}")
     for topic in subscription.topics:
-        if not _TOPIC.fullmatch(topic) or topic in DOTS:
-            raise Invalid(f"{topic[:300]!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
+        check_topic(topic)
     if len(set(subscription.topics)) < len(subscription.topics):
         raise Invalid(f"{member} names a topic twice")
     if subscription.session_timeout_ms not in SESSION_MS:

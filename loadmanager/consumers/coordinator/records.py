@@ -14,7 +14,7 @@ import msgspec
 
 from statechannel.law.record import Token
 
-N = TypeVar("N", int, float)
+N = TypeVar("N", int, float, str)
 
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -27,11 +27,16 @@ class Mode(StrEnum):
     CLIENT = "client"
 
 
+Config = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""For the strategy CONFIG: by name of a member, and by topic, the partitions that it reads."""
+
+
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What can be set for one group while it runs."""
+    """What can be set for one group while it runs. `config` belongs to the strategy CONFIG."""
 
     mode: Mode = Mode.SERVER
     strategy: str = "STICKY"
+    config: Config = {}
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,7 +44,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `session_timeout_ms`: after so long without a heartbeat it has stopped reading. `revoke_timeout_ms`: within so long
     it gives up what it is told to give up. `version`: of the protocol. `starts_at`: where the group starts in a
-    partition without a committed offset, "earliest", "latest", or "none": the member has to know.
+    partition without a committed offset, "earliest", "latest", or "none": the member has to know. `rack`: where it
+    runs. `name`: what the strategy CONFIG calls it; its id is another one after each start.
     """
 
     topics: tuple[str, ...]
@@ -49,6 +55,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     rack: str = ""
     version: int = 1
     starts_at: str = "latest"
+    name: str = ""
 
 
 class Rebalance(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +82,8 @@ class Rebalance(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs."""
+    """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs.
+    `unread`: how many partitions of the members' topics nobody should read."""
 
     name: str
     settings: Settings
@@ -83,6 +91,7 @@ class Description(msgspec.Struct, frozen=True):
     members: Mapping[str, Subscription]
     holders: Mapping[Partition, str]
     targets: Mapping[Partition, str | None]
+    unread: int = 0
 
 
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -219,7 +219,8 @@ class Coordinator:
             group = hosted.group
             holders = dict(group.holders)
             targets = {each: group.target(each) for each, holder in holders.items() if group.target(each) != holder}
-            return Description(name, group.settings, group.generation, group.members, holders, targets)
+            its = group.settings, group.generation, group.members
+            return Description(name, *its, holders, targets, group.unread())
 
     async def rebalances(self, name: str) -> list[Rebalance]:
         """The last rebalances, newest first. Raises as `describe`."""
@@ -507,9 +508,12 @@ class Coordinator:
                         await self._look.wait()
 
     async def _see_topics(self) -> None:
-        wanted = {topic for _, hosted in self._in_use() for topic in hosted.group.wanted_topics()}
+        used = self._in_use()
+        wanted = {topic for _, hosted in used for topic in hosted.group.wanted_topics()}
+        near = {topic for _, hosted in used if hosted.group.are_racks_wanted for topic in hosted.group.wanted_topics()}
         try:
             seen = await self._topics.sizes(wanted) if wanted else {}
+            racks = await self._topics.offsets.racks(near) if near else {}
         except Exception as error:  # noqa: BLE001 - whatever Kafka's client says, the groups keep what they know
             _log.warning("the topics of the groups cannot be seen: %s", error)
             return
@@ -517,6 +521,8 @@ class Coordinator:
         gone = {topic for topic, times in self._missed.items() if times >= GONE_AFTER}
         self._sizes = {topic: size for topic, size in {**self._sizes, **seen}.items() if topic not in gone}
         for name, hosted in self._in_use():
+            if hosted.group.are_racks_wanted and hosted.group.wanted_topics() <= near:
+                hosted.group.set_racks(racks, self._now_ms())
             hosted.begin(
                 {each: min(its, self._sizes.get(each, 0)) for each, its in hosted.begun.items() if each in self._sizes},
                 self._now_ms(),

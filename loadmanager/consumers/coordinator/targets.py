@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadmanager.consumers.allocation.averagely import Averagely
+from loadmanager.consumers.allocation.by_config import by_config
 from loadmanager.consumers.allocation.circle import AveragelyByCircle
 from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
+from loadmanager.consumers.allocation.machine_room_nearby import MachineRoomNearby
+from loadmanager.consumers.allocation.near import Reader, exchanges
 from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
-from loadmanager.consumers.coordinator.messages import View
-from loadmanager.consumers.coordinator.records import Partition, Subscription, by_topic, flat, listed
+from loadmanager.consumers.coordinator.messages import View, check_topic
+from loadmanager.consumers.coordinator.records import (
+    Config,
+    Partition,
+    Settings,
+    Subscription,
+    by_topic,
+    flat,
+    listed,
+)
 from loadmanager.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,15 +35,31 @@ FORGETFUL: Mapping[str, Callable[[], Strategy]] = {
     each.name: each for each in (Averagely, AveragelyByCircle, ConsistentHash)
 }
 """Strategies without memory, which divide each topic by itself among those that subscribe to it."""
-STRATEGIES = (Sticky.name, WEIGHTED, *FORGETFUL)
+NEARBY: Mapping[str, Callable[[], Strategy]] = {f"MACHINE_ROOM_NEARBY-{name}": FORGETFUL[name] for name in FORGETFUL}
+"""The same for each rack by itself."""
+NEAR = (Sticky.name, WEIGHTED, *NEARBY)
+"""To these it matters in which racks members are."""
+CONFIG = "CONFIG"
+STRATEGIES = (Sticky.name, WEIGHTED, *FORGETFUL, *NEARBY, CONFIG)
+CONFIG_BYTES = 65_536
+"""A configuration is a part of the group's record, which is written with each change."""
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What a target depends on. `topics`: numbers of partitions of those that exist. `weights`: rates or lags."""
+    """What a target depends on. `topics`: numbers of partitions of those that exist. `weights`: rates or lags. `racks`:
+    where partitions are led while all servers run, as far as known; None: nobody has asked yet. `config`: for CONFIG.
+    """
 
     members: Mapping[str, Subscription]
     topics: Mapping[str, int]
     weights: Mapping[Partition, float] | None = None
+    racks: Mapping[Partition, str] | None = None
+    config: Config = {}
+
+    @property
+    def are_racks_used(self) -> bool:
+        """Whether one member may be nearer to a partition than another one."""
+        return bool(self.racks) and any(each.rack for each in self.members.values())
 
     @property
     def is_alike(self) -> bool:
@@ -52,7 +79,34 @@ class Situation(msgspec.Struct, frozen=True):
 def check_strategy(name: str) -> None:
     """Raise Invalid unless a group can have this strategy."""
     if name not in STRATEGIES:
-        raise Invalid(f"no strategy is called {name!r}; there are {', '.join(STRATEGIES)}")
+        raise Invalid(f"no strategy is called {name[:100]!r}; there are {', '.join(STRATEGIES)}")
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise Invalid unless a group can have these settings."""
+    check_strategy(settings.strategy)
+    config = settings.config
+    if settings.strategy != CONFIG:
+        if config:
+            raise Invalid(f"config belongs to the strategy {CONFIG}, and this is {settings.strategy}: leave it out")
+        return
+    if not config:
+        raise Invalid(f'{CONFIG} needs config: by name of a member and by topic its partitions, {{"a": {{"t": [0]}}}}')
+    if len(msgspec.json.encode(config)) > CONFIG_BYTES:
+        raise Invalid(f"config has more than {CONFIG_BYTES} bytes as JSON: let another strategy divide such a group")
+    readers: dict[Partition, str] = {}
+    for name, topics in config.items():
+        if not name:
+            raise Invalid("config names a member without a name: start it with one")
+        for topic, numbers in topics.items():
+            check_topic(topic)
+            for number in numbers:
+                if number < 0:
+                    raise Invalid(f"config gives {name} partition {number} of {topic}: they are numbered from 0")
+                if (topic, number) in readers:
+                    other = readers[topic, number]
+                    raise Invalid(f"config gives partition {number} of {topic} to {other} and to {name}: name one")
+                readers[topic, number] = name
 
 
 class Planned(NamedTuple):
@@ -61,7 +115,7 @@ class Planned(NamedTuple):
     generation: int
     situation: Situation
     target: Mapping[Partition, str]
-    weighted: Weighted[Partition]
+    weighted: Weighted[Partition] | None
 
 
 class Targets:
@@ -93,12 +147,17 @@ class Targets:
         With STICKY and one subscription for all the work is in proportion to the change; so it is with WEIGHTED_STICKY
         if members came and went, and nothing else is new. Else it is to the whole.
         """
+        before = dict(self._target) if situation.are_racks_used else {}
         if _is_sticky(self._strategy, situation):
             changed = self._stepwise(situation)
-        elif self._strategy in FORGETFUL:
-            changed = self._replace(_whole(self._strategy, situation, self._target))
-        else:
+        elif self._strategy in (Sticky.name, WEIGHTED):
             changed = self._by_weight(situation)
+        else:
+            changed = self._replace(_whole(self._strategy, situation, self._target))
+        if self._strategy in (Sticky.name, WEIGHTED):
+            moved = self.move(_exchanges(self._strategy, situation, self._target))
+            if moved:
+                changed = {each for each in changed | moved if before.get(each) != self._target.get(each)}
         self._known = situation
         return changed
 
@@ -109,7 +168,9 @@ class Targets:
 
         def planned(generation: int) -> Planned:
             weighted = _weighted(self._strategy, situation, held)
-            return Planned(generation, situation, weighted.owners(), weighted)
+            owners = weighted.owners()
+            near = _exchanges(self._strategy, situation, owners)
+            return Planned(generation, situation, {**owners, **near}, None if near else weighted)
 
         return planned
 
@@ -125,6 +186,8 @@ class Targets:
 
     def move(self, readers: Mapping[Partition, str]) -> set[Partition]:
         """Give these partitions to who should read them now; those that changed."""
+        if not readers:
+            return set()
         self._sticky = self._weighted = None
         changed = {each for each, member in readers.items() if self._target.get(each) != member}
         self._target.update((each, readers[each]) for each in changed)
@@ -190,14 +253,18 @@ def view_of(strategy: str, situation: Situation, held: Mapping[Partition, str]) 
     """What members are told to divide the partitions by."""
     lists = {member: listed(its) for member, its in _by_member(held).items() if member in situation.members}
     weights = by_topic(situation.weights or {}) if strategy == WEIGHTED else {}
-    return View(situation.members, situation.topics, strategy, lists, weights)
+    is_near = strategy in NEARBY or (strategy in NEAR and situation.are_racks_used)
+    racks = by_topic(situation.racks) if is_near and situation.racks is not None else None
+    return View(situation.members, situation.topics, strategy, lists, weights, racks, situation.config)
 
 
 def divided(view: View) -> dict[Partition, str]:
     """Who should read what: the same at the coordinator and at every member. Raises Invalid for an unknown strategy."""
     check_strategy(view.strategy)
     held = {(topic, each): member for member, its in view.held.items() for topic, all_ in its.items() for each in all_}
-    return _whole(view.strategy, Situation(view.members, view.topics, flat(view.weights) or None), held)
+    racks = None if view.racks is None else flat(view.racks)
+    situation = Situation(view.members, view.topics, flat(view.weights) or None, racks, view.config)
+    return _whole(view.strategy, situation, held)
 
 
 def claims_of(member: str, view: View) -> tuple[Partition, ...]:
@@ -208,21 +275,55 @@ def claims_of(member: str, view: View) -> tuple[Partition, ...]:
 def _whole(strategy: str, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:
     if strategy in FORGETFUL:
         return _forgetful(FORGETFUL[strategy](), situation)
+    if strategy in NEARBY:
+        return _nearby(NEARBY[strategy](), situation, held)
+    if strategy == CONFIG:
+        return by_config(situation.config, situation.members, situation.sizes())
     if _is_sticky(strategy, situation):
         made = Sticky[Partition].of(_by_member(held), situation.partitions(), situation.members).allocation()
-        return {partition: member for member, its in made.items() for partition in its}
-    return dict(_weighted(strategy, situation, held).owners())
+        found = {partition: member for member, its in made.items() for partition in its}
+    else:
+        found = dict(_weighted(strategy, situation, held).owners())
+    return {**found, **_exchanges(strategy, situation, found)}
 
 
-def _forgetful(strategy: Strategy, situation: Situation) -> dict[Partition, str]:
+def _exchanges(strategy: str, situation: Situation, owners: Mapping[Partition, str]) -> dict[Partition, str]:
+    """What members exchange for their racks."""
+    if not situation.racks or not situation.are_racks_used:
+        return {}
+    weighs = strategy == WEIGHTED
+    readers = {
+        name: Reader(each.rack, frozenset(each.topics), each.capacity if weighs else 1.0)
+        for name, each in situation.members.items()
+    }
+    return exchanges(owners, situation.racks, readers, situation.weights if weighs else None)
+
+
+def _forgetful(
+    strategy: Strategy, situation: Situation, racks: Mapping[Partition, str] | None = None
+) -> dict[Partition, str]:
     found: dict[Partition, str] = {}
     for topic, count in sorted(situation.topics.items()):
         readers = sorted(each for each, its in situation.members.items() if topic in its.topics)
         if readers and count:
-            queues = [MessageQueue(topic, "", number) for number in range(count)]
+            queues = [MessageQueue(topic, (racks or {}).get((topic, number), ""), number) for number in range(count)]
             for member, its in strategy.allocate_all(queues, readers).items():
                 found.update(((topic, queue.queue_id), member) for queue in its)
     return found
+
+
+def _nearby(inner: Strategy, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:
+    """Partitions without a rack are read by all, and members without one read what is near to nobody. While the racks
+    are not known, for the coordinator has just begun, what is held stays and the rest waits."""
+    members = situation.members
+    if situation.racks is None:
+        there = set(situation.partitions())
+        return {
+            each: name for each, name in held.items()
+            if each in there and name in members and each[0] in members[name].topics
+        }  # fmt: skip
+    near = MachineRoomNearby(inner, lambda rack: rack or "\0", lambda member: members[member].rack or "\0\0")
+    return _forgetful(near, situation, situation.racks)
 
 
 def _is_sticky(strategy: str, situation: Situation) -> bool:
@@ -244,7 +345,7 @@ def _consumer(strategy: str, name: str, subscription: Subscription) -> Consumer:
     from loadmanager.consumers.allocation.weighted import Consumer as Made  # needs NumPy
 
     capacity = subscription.capacity if strategy == WEIGHTED else 1.0
-    return Made(name, frozenset(subscription.topics), capacity, subscription.rack)
+    return Made(name, frozenset(subscription.topics), capacity)
 
 
 def _by_member(held: Mapping[Partition, str]) -> dict[str, list[Partition]]:

@@ -95,6 +95,18 @@ class KafkaGroups:
         counts, self._leaderless = await self._asked(ask)
         return counts
 
+    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
+        """The rack (`broker.rack`) of the first replica of each partition, which leads it while it can: a server that
+        starts again changes nothing. Partitions without one are left out."""
+        wanted = frozenset(topics)
+
+        async def ask() -> Mapping[tuple[str, int], str]:
+            servers = (await self._admin.cluster()).nodes
+            racks = {each.id: str(each.rack) for each in servers if each.rack}
+            return await asyncio.to_thread(self._racks, wanted, racks) if racks else {}
+
+        return await self._asked(ask)
+
     async def ends(self, queues: Mapping[str, Collection[int]]) -> ByPartition:
         """The high watermarks, which count transaction markers; partitions of which it is not known are left out."""
         return await self._asked(lambda: asyncio.to_thread(self._list, queues, LATEST))
@@ -171,6 +183,17 @@ class KafkaGroups:
             if partition.leader < 0
         }
         return {name: len(partitions) for name, partitions in known.items()}, frozenset(leaderless)
+
+    def _racks(self, wanted: frozenset[str], racks: Mapping[int, str]) -> Mapping[tuple[str, int], str]:
+        """`racks` of servers."""
+        there = self._topics(self._timeout_s)
+        return {
+            (name, number): racks[partition.replicas[0]]
+            for name, topic in there.items()
+            if name in wanted and topic.error is None
+            for number, partition in topic.partitions.items()
+            if partition.replicas and partition.replicas[0] in racks
+        }
 
     def _list(
         self, queues: Mapping[str, Collection[int]], spec: OffsetSpec, *, some_are_missing: bool = False

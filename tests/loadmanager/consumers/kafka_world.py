@@ -45,12 +45,14 @@ class Reading:
         self.consumer = GroupConsumer(
             world.group,
             [world.topic, *more_topics],
-            **world.options,
             **{
-                f"on_{what}": lambda partitions, what=what: self.told.append((what, len(partitions)))
-                for what in ("assign", "revoke", "lost")
+                **world.options,
+                **{
+                    f"on_{what}": lambda partitions, what=what: self.told.append((what, len(partitions)))
+                    for what in ("assign", "revoke", "lost")
+                },
+                **options,
             },
-            **options,
         )
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()

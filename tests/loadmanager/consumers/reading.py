@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager.consumers.allocation.averagely import Averagely
-from loadmanager.consumers.allocation.by_config import ByConfig
 from loadmanager.consumers.allocation.circle import AveragelyByCircle
 from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
-from loadmanager.consumers.allocation.machine_room import MachineRoom
-from loadmanager.consumers.allocation.nearby import MachineRoomNearby
+from loadmanager.consumers.allocation.machine_room_nearby import MachineRoomNearby
 from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "allocation"
@@ -39,10 +37,6 @@ def strategy(name: str, config: dict[str, Any]) -> Strategy:
             return Averagely()
         case "AVG_BY_CIRCLE":
             return AveragelyByCircle()
-        case "CONFIG":
-            return ByConfig(queues(config["messageQueueList"]))
-        case "MACHINE_ROOM":
-            return MachineRoom(config["consumeridcs"])
         case "MACHINE_ROOM_NEARBY":
             return MachineRoomNearby(strategy(config["inner"], config), room_of, room_of)
         case "CONSISTENT_HASH":

@@ -51,6 +51,20 @@ async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) 
 
 
 @pytest.mark.slow
+async def test_consumers_in_a_rack_read_what_is_led_there_and_the_others_nothing(world: World) -> None:
+    """All servers of this Kafka are in rack-1. `client.rack` is what Kafka's own consumers call it."""
+    await world.coordinator.configure(world.group, Settings(strategy="MACHINE_ROOM_NEARBY-AVG"))
+    there = Reading(world, kafka={**world.options["kafka"], "client.rack": "rack-1"})
+    elsewhere = Reading(world, rack="rack-2")
+    await world.until(lambda: len(there.consumer.assignment) == PARTITIONS)
+    found = await world.coordinator.describe(world.group)
+    await world.until(lambda: not elsewhere.consumer.assignment)
+    assert sorted(each.rack for each in found.members.values()) == ["rack-1", "rack-2"]
+    await finished(world, there, elsewhere)
+    assert_read_once(world, there, elsewhere)
+
+
+@pytest.mark.slow
 async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world: World) -> None:
     await asyncio.to_thread(world.send, PARTITIONS)
     commits = GroupCommits(world.kafka)

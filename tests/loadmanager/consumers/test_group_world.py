@@ -75,6 +75,7 @@ class World:
             self.die_while_writing: 1,
             self.resize: 0.7,
             self.configure: 0.4,
+            self.see_racks: 0.4,
             self.weigh: 0.5,
             self.withhold: 0.7,
             self.give_back: 1,
@@ -111,6 +112,8 @@ class World:
                 session_timeout_ms=self.random.choice((1_000, 2_000)),
                 revoke_timeout_ms=2_500,
                 capacity=self.random.choice((1.0, 1.0, 2.0)),
+                rack=self.random.choice(("", "x", "y")),
+                name=self.random.choice(("", "left", "right")),
             )
             self.members.append(Membership(f"m{self.seen['join']}", subscription))
             self.silent |= {f"m{self.seen['join']}"} if self.random.random() < 0.3 else set()
@@ -222,7 +225,13 @@ class World:
 
     def configure(self) -> None:
         mode = self.random.choice((Mode.SERVER, Mode.SERVER, Mode.CLIENT))
-        self.group.configure(Settings(mode, self.random.choice(STRATEGIES)), self.now_ms)
+        strategy = self.random.choice(STRATEGIES)
+        config = {"left": {"a": (0, 2), "b": (1,)}, "right": {"a": (1,)}} if strategy == "CONFIG" else {}
+        self.group.configure(Settings(mode, strategy, config), self.now_ms)
+
+    def see_racks(self) -> None:
+        racks = {(topic, each): self.random.choice("xyz") for topic in "ab" for each in range(5)}
+        self.group.set_racks(racks, self.now_ms)
 
     def weigh(self) -> None:
         weights = {("a", each): self.random.random() for each in range(5)}
@@ -259,7 +268,10 @@ class World:
         """Everything works again, and everybody does what they are told: then all is read, by who should."""
         self.give_back()
         self.hanging.clear()
-        self.group.configure(Settings(mode, self.group.settings.strategy), self.now_ms)
+        strategy = self.group.settings.strategy
+        settings = Settings(mode, "STICKY" if strategy == "CONFIG" else strategy)  # CONFIG leaves some to nobody
+        self.group.configure(settings, self.now_ms)
+        self.see_racks()
         for _ in range(16):
             self.now_ms += 300
             self.group.expire(self.now_ms)

@@ -8,7 +8,6 @@ import pytest
 
 from loadmanager.consumers.allocation.averagely import Averagely
 from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
-from loadmanager.consumers.allocation.pop_share import PopShare
 from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
 from tests.loadmanager.consumers.reading import cases, queues, strategy
 
@@ -16,9 +15,7 @@ from tests.loadmanager.consumers.reading import cases, queues, strategy
 def wrong(case: dict[str, Any]) -> list[Any]:
     """The calls of a case that are answered otherwise than by RocketMQ."""
     given, config = queues(case["queues"]), case["config"]
-    made: Any = strategy(case["strategy"], config)
-    if case["family"] == "pop_share":
-        made = PopShare(made, config["popShareQueueNum"])
+    made = strategy(case["strategy"], config)
     found: list[Any] = []
     for call in case["calls"]:
         expected = call.get("error")
@@ -39,10 +36,9 @@ def resolved(result: list[Any] | None, given: list[MessageQueue] | None) -> list
     return [(given or [])[each] if isinstance(each, int) else MessageQueue(*each) for each in result]
 
 
-@pytest.mark.parametrize("name", ["allocate", "pop_share"])
-def test_every_vector_agrees(name: str) -> None:
+def test_every_vector_agrees() -> None:
     calls, differing = 0, list[Any]()
-    for case in cases(name):
+    for case in cases("allocate"):
         calls += len(case["calls"])
         differing += wrong(case)
     assert not differing[:3], f"{len(differing)} of {calls}"
@@ -55,10 +51,9 @@ def test_all_at_once_is_what_each_consumer_is_told() -> None:
         given, consumers = queues(case["queues"]), case["consumers"]
         if given and consumers and not any("error" in call for call in case["calls"]):
             made = strategy(case["strategy"], case["config"])
-            if made.allocate(consumers[0], given, consumers) is not None:  # CONFIG without a list
-                together = made.allocate_all(given, consumers)
-                assert together == {each: made.allocate(each, given, consumers) for each in consumers}
-                seen += 1
+            together = made.allocate_all(given, consumers)
+            assert together == {each: made.allocate(each, given, consumers) for each in consumers}
+            seen += 1
     assert seen > 1_000
 
 

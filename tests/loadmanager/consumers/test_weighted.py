@@ -178,25 +178,6 @@ def test_a_new_consumer_gets_its_share_through_another() -> None:
     assert [round(level, 1) for level in levels(after, weights, consumers)] == [1.0, 1.0, 1.0]
 
 
-# --- racks
-
-
-def test_queues_are_read_in_their_rack_where_that_costs_no_balance() -> None:
-    queues = partitions("t", 12)
-    racks = {queue: ("ab"[queue.queue_id % 2],) for queue in queues}
-    consumers = [Consumer("c0", rack="b"), Consumer("c1", rack="a"), Consumer("c2", rack="a"), Consumer("c3", rack="b")]
-    found = allocate_weighted({}, queues, consumers, Weighing(racks=racks))
-    assert [len(its) for its in found.values()] == [3, 3, 3, 3]
-    assert all(each.rack in racks[queue] for each in consumers for queue in found[each.id])
-
-
-def test_balance_comes_before_racks() -> None:
-    queues = partitions("t", 12)
-    consumers = [Consumer("c0", rack="a"), Consumer("c1", rack="b")]
-    found = allocate_weighted({}, queues, consumers, Weighing(racks=dict.fromkeys(queues, ("a",))))
-    assert [len(its) for its in found.values()] == [6, 6]
-
-
 # --- bad input
 
 

@@ -23,6 +23,7 @@ class MemoryOffsets:
         self.first_since: dict[tuple[str, int], int] = {}
         self.gaps: frozenset[int] | range = frozenset()
         self.in_time = True
+        self.racks_of: dict[tuple[str, int], str] = {}
         self.failure: LogError | None = None
 
     async def committed(
@@ -39,6 +40,10 @@ class MemoryOffsets:
     async def queues(self, topics: Collection[str]) -> Mapping[str, int]:
         self._answer()
         return {topic: len(self.topics[topic]) for topic in topics if topic in self.topics}
+
+    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
+        self._answer()
+        return {place: rack for place, rack in self.racks_of.items() if place[0] in topics}
 
     async def ends(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
         self._answer()

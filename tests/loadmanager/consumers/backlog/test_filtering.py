@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.consumers.backlog.figures import Offsets
-from loadmanager.consumers.backlog.filtering import FilteredBacklog, Record
+from loadmanager.consumers.backlog.filtering import Filter, FilteredBacklog, Record
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample
 from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, Unavailable
@@ -85,3 +85,11 @@ async def test_limits_and_a_silent_store_are_errors(store):
     store.failure = LogUnavailable("no answer")
     with pytest.raises(Unavailable, match="no answer"):
         await FilteredBacklog(store, at_once).estimate(backlog((0, 5)), "t", even)
+
+
+def test_a_filter_wants_all_that_it_says() -> None:
+    record = Record("kä".encode(), "an ä".encode(), {"kind": b"refund=1"})
+    assert Filter.parse("kä", "kind=refund=1", "ä").passes(record)
+    for key, header, contains in (("k", None, None), ("kä", "kind=", None), (None, "x=", None), ("kä", None, "o")):
+        assert not Filter.parse(key, header, contains).passes(record)
+    assert not Filter.parse(None, None, "a").passes(Record(None, None, {}))
