@@ -211,7 +211,7 @@ def test_it_says_what_it_needs_and_offers(wheel: Path):
     archive = zipfile.ZipFile(wheel)
     [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     said = Parser().parsestr(archive.read(metadata).decode())
-    assert set(said.get_all("Provides-Extra", [])) - {"test", "dev"} == EXTRAS
+    assert set(said.get_all("Provides-Extra", [])) - {"test", "dev", "style"} == EXTRAS
     needs = said.get_all("Requires-Dist", [])
     assert {re.split(r"[^\w-]", need)[0] for need in needs if "extra ==" not in need} == BARE
     assert not [need for need in needs if re.search(r"[^!=<>~]==", need.partition(";")[0])], "ranges; locks are exact"

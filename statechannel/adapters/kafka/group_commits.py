@@ -24,6 +24,7 @@ from confluent_kafka.admin import ResourceType
 
 from statechannel.adapters.kafka.admin import FORBIDDEN, Admin, text_of
 from statechannel.adapters.kafka.clients import (
+    LOGGER,
     admin_settings,
     check_client_settings,
     connection_settings,
@@ -226,6 +227,9 @@ class GroupCommits:
             return [] if self._closed else batch  # until their time is over
         except LogError as error:
             return _answered(batch, error)
+        except Exception as error:  # noqa: BLE001 - a bug of ours or the client's must not end all commits
+            LOGGER.exception("commits of groups failed")
+            return _answered(batch, LogUnavailable(f"commits of groups failed: {error!r}"))
         final = {group: self._final(group, error) for group, error in refused.items()}
         for each in batch:
             if each.group not in refused or final[each.group] is not None:
@@ -244,7 +248,7 @@ class GroupCommits:
         """On the thread. A producer that failed is not used again, and the next one fences it."""
         try:
             return self._ready().commit_offsets(offsets)
-        except LogError:
+        except BaseException:
             self._free()
             raise
 
