@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from urllib.parse import unquote
 
 import duckdb
@@ -55,7 +55,7 @@ _MEANS_MORE = frozenset("=*?[\\")
 def connected(root: Path, scratch: Path, question: str) -> Connection:
     """A connection that can read the tables and views which the question names, and no other files; close it.
 
-    DuckDB keeps what does not fit into memory in `scratch`, a folder of this connection alone. SQL can change no
+    DuckDB keeps what does not fit into memory in `scratch`, and links to the tables. SQL can change no
     setting. It must be kept from writing to the lake's own files: see `asks_only`. Raises NotFound where there is no
     lake, Invalid for one that this release cannot read, and for a scratch folder that DuckDB would not take literally.
     """
@@ -114,10 +114,10 @@ def _make_tables(db: Connection, root: Path, scratch: Path, tables: Iterable[str
     check_place(str(root.absolute()))
     if not (root / "tables").is_dir():
         raise NotFound(f"there is no lake at {root}")
-    links = scratch.absolute() / "tables"
-    if found := _MEANS_MORE.intersection(str(links)):
+    if found := _MEANS_MORE.intersection(str(scratch.absolute())):
         raise Invalid(f"DuckDB cannot use {scratch}, because of {min(found)!r}: set TMPDIR to another folder")
-    links.mkdir(parents=True)
+    scratch.mkdir(parents=True, exist_ok=True)
+    links = Path(mkdtemp(prefix="tables-", dir=scratch.absolute()))
     db.execute("SET TimeZone = 'UTC'")
     for name, meaning in _SPARKS.items():
         db.execute(f"CREATE TEMP MACRO {name} AS {meaning}")

@@ -165,6 +165,7 @@ def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
         *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),
         *("list_groups", "show_group", "list_members", "list_rebalances"),
         *("show_backlog", "list_topic_backlogs", "list_partition_backlogs", "list_policies"),
+        "estimate_filtered_backlog",
         *("show_load_history", "list_analyses", "show_analysis", "show_report", "show_picture", "show_result"),
     }
 
