@@ -136,6 +136,7 @@ PROVOKED: list[tuple[str, str, dict[str, Any], int]] = [
 _PLAN = "POST /v1/plans/{plan_id}/"
 _TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 _ISOLATION_POLICY = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}"
+_BACKLOGS = ("", "/topics", "/partitions", "/filtered")
 ELSEWHERE = {
     *(f"{_PLAN}{action} 409" for action in ("approve", "cancel", "reject", "run", "undo", "verify", "withdraw")),
     *(f"PUT {_TOPIC}{more} 412" for more in ("", "/partitions")),
@@ -155,7 +156,7 @@ ELSEWHERE = {
     "POST /v1/balancing/pause 409",
     "POST /v1/balancing/resume 409",
     # test_backlog.py has groups
-    *(f"GET /v1/backlog{part} {status}" for part in ("", "/topics", "/partitions") for status in (404, 412)),
+    *(f"GET /v1/backlog{part} {status}" for part in _BACKLOGS for status in (404, 412)),
     # nobody leads, or there is nothing to decide with
     "GET /admin/v2/brokers/leaderBroker 404",
     "GET /v1/plan 409",
