@@ -115,7 +115,7 @@ class Hosted:
                 raise
             self.unsure.update(offsets)
             raise NotServing(f"{self.group.name} moved while its offsets were stored: send them again", 0.1) from None
-        except LogUnavailable:
+        except (LogUnavailable, asyncio.CancelledError):
             self.unsure.update(offsets)
             raise
         finally:
