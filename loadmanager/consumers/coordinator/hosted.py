@@ -15,7 +15,7 @@ from loadmanager.consumers.coordinator.measures import named
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Conflict
-from statechannel.errors import LogUnavailable
+from statechannel.errors import LogUnavailable, WriterFenced
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
 
@@ -115,7 +115,7 @@ class Hosted:
                 raise
             self.unsure.update(offsets)
             raise NotServing(f"{self.group.name} moved while its offsets were stored: send them again", 0.1) from None
-        except (LogUnavailable, asyncio.CancelledError):
+        except (LogUnavailable, WriterFenced, asyncio.CancelledError):
             self.unsure.update(offsets)
             raise
         finally:

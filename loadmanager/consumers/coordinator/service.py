@@ -47,6 +47,8 @@ EMPTY_STEPS = 28
 """In so many steps the time is counted after which a group without members is forgotten."""
 GROUPS = 10_000
 """Groups in one namespace: a name that every run makes anew must not fill the log."""
+STORED_WITHIN_S = 10.0
+"""After so long no further attempt to store offsets begins."""
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
@@ -370,15 +372,21 @@ class Coordinator:
         Before each attempt the group is still ours; an attempt ends when it is not. Raises NotServing, Fenced, and as
         `Topics.commit`.
         """
+        until_s = self._clock_s() + STORED_WITHIN_S
         while True:
             hosted.group.writer = self._topics.writer
             await self._promised(name, hosted)
             if not offsets:
                 return
             if hosted.group.writer == self._topics.writer:
-                with suppress(WriterFenced):
+                try:
                     async with hosted.attempt(offsets):
                         await self._topics.commit(name, offsets, pulled)
+                except WriterFenced as error:
+                    if self._clock_s() > until_s:
+                        raise LogUnavailable(f"offsets of {name} are not stored yet: {error}") from error
+                    await asyncio.sleep(TICK_S)
+                else:
                     return
 
     async def _group(self, name: str, claim: Admitted, *, create: bool = True) -> Hosted:

@@ -95,8 +95,8 @@ class GroupCommits:
         """The groups of the transaction under way."""
         self._settled = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
-        self._unsure = False
-        """A transaction failed, and Kafka may yet carry it out."""
+        self._spent: list[str] = []
+        """Former writers of ours that failed: Kafka may yet carry out what they began, until they are fenced."""
         self._trouble = ""
         self._closed = False
         self._fenced: set[str] = set()
@@ -107,9 +107,10 @@ class GroupCommits:
         """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
 
         `pulled`, which may lack some, is stored beside as the commits' metadata: the first offsets that the group has
-        not pulled. It is sent under the `writer` of the time of the call. Raises WriterFenced if that was fenced
-        (nothing was stored); LogUnavailable (it may be stored yet, but not after a later commit); GroupInUse;
-        TopicUnknown; LogError for lack of rights.
+        not pulled. It is sent under the `writer` of the time of the call, once. Raises WriterFenced if that cannot be
+        used any more: see whether the group is still ours, and send it again; LogUnavailable if Kafka did not answer in
+        time. In both cases it may be stored yet, but not after a later commit. Raises GroupInUse, TopicUnknown, and
+        LogError for lack of rights.
         """
         places = {
             each: TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
@@ -163,7 +164,7 @@ class GroupCommits:
                     await self._settled.wait()
         except TimeoutError:
             raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
-        if self._unsure:
+        if self._spent:
             await self._on_thread(self._ready)
 
         async def ask() -> dict[tuple[str, int], tuple[int, int | None]]:
@@ -219,12 +220,12 @@ class GroupCommits:
             offsets.setdefault(each.group, {}).update(each.offsets)
         try:
             refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
-        except WriterFenced as fenced:
-            batch, self._queue, self.writer = [*batch, *self._queue], [], self._new_writer()
-            return _answered(batch, fenced)
-        except LogUnavailable as error:
+        except (LogUnavailable, WriterFenced) as error:
+            # never again under this name: to take it back would undo somebody's fence
             self._trouble = str(error)
-            return [] if self._closed else batch  # until their time is over
+            self._spent.append(self.writer)
+            batch, self._queue, self.writer = [*batch, *self._queue], [], self._new_writer()
+            return _answered(batch, WriterFenced(str(error)))
         except LogError as error:
             return _answered(batch, error)
         except Exception as error:  # noqa: BLE001 - a bug of ours or the client's must not end all commits
@@ -245,7 +246,7 @@ class GroupCommits:
         return await asyncio.wrap_future(running)
 
     def _transact(self, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
-        """On the thread. A producer that failed is not used again, and the next one fences it."""
+        """On the thread. A producer that failed is not used again."""
         try:
             return self._ready().commit_offsets(offsets)
         except BaseException:
@@ -253,7 +254,10 @@ class GroupCommits:
             raise
 
     def _ready(self) -> Transactions:
-        """On the thread. What a former producer has begun has an end then."""
+        """On the thread. What former writers have begun has an end then."""
+        while self._spent:
+            self._fence(self._spent[0])
+            del self._spent[0]
         if self._transactions is None:
             self._transactions = self._new_transactions(self.writer)
             try:
@@ -261,12 +265,11 @@ class GroupCommits:
             except LogError:
                 self._free()
                 raise
-            self._unsure = False
         return self._transactions
 
     def _free(self) -> None:
         """On the thread."""
-        transactions, self._transactions, self._unsure = self._transactions, None, True
+        transactions, self._transactions = self._transactions, None
         if transactions is not None:
             transactions.drop()
 

@@ -234,14 +234,14 @@ class World:
                     member.given_up(member.answered(beat.sequence, answer).revoked)
                 now_ms = asyncio.get_running_loop().time() * 1000
                 done = {each: at[each] + self.random.randint(1, 9) for each in at.keys() & member.reads(now_ms)}
+                at |= done  # whatever becomes of the commit
                 if done:
                     sequence += 1
                     commit = name, member.epoch, member.revision, done, None, sequence, told
                     if self.random.random() < 0.2:
                         self.spawn(self.late(commit))
                     with suppress(LoadManagerError, StateChannelError):
-                        refused = await self.coordinator.commit(GROUP, *commit)
-                        at |= {each: its for each, its in done.items() if each not in refused}
+                        await self.coordinator.commit(GROUP, *commit)
                 await asyncio.sleep(self.random.choice((0.05, 0.1, 0.3, 0.3, 4.0)))
             name = f"{name}'"
 

@@ -116,6 +116,15 @@ async def stored(commits: GroupCommits, group: str, place: Partition) -> int:
     return (await commits.committed(group, [place]))[place][0]
 
 
+async def sent(commits: GroupCommits, group: str, place: Partition, offset: int) -> None:
+    """As a coordinator does that still has the group."""
+    while True:
+        try:
+            return await commits.commit(group, {place: offset}, {})
+        except WriterFenced:
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.kafka
 async def test_kafka_refuses_a_writer_that_was_fenced(pytestconfig: pytest.Config, place: Partition) -> None:
     group, kafka = uuid.uuid4().hex, shared_kafka(pytestconfig).address
@@ -179,6 +188,17 @@ async def test_nothing_that_is_late_overtakes_what_came_after(tmp_path: Path) ->
             with pytest.raises(WriterFenced):
                 await late
             assert await stored(later, group, place) == 100
+            writer = former.writer
+            await former.commit(group, {place: 110}, {})
+            proxy.cut(Cut.BLACKHOLE)
+            late = asyncio.create_task(former.commit(group, {place: 120}, {}))
+            await later.fence([writer])
+            await later.commit(group, {place: 200}, {})
+            with pytest.raises(WriterFenced):
+                await late  # it has failed by itself, and nobody has told it of the fence
+            assert former.writer != writer
+            proxy.heal()
+            assert await stored(former, group, place) == 200
         async with commits_to(kafka.address, kafka.address) as (patient, other):
             await patient.commit(group, {place: 110}, {})
             patient._timeout_s = 2.0
@@ -186,10 +206,14 @@ async def test_nothing_that_is_late_overtakes_what_came_after(tmp_path: Path) ->
             with pytest.raises(LogUnavailable):
                 await patient.commit(group, {place: 120}, {})
             patient._timeout_s = LONG_S
-            after = asyncio.create_task(patient.commit(group, {place: 130}, {}))
+            after = asyncio.create_task(sent(patient, group, place, 130))
             kafka.resume()
             await after
+            assert await stored(patient, group, place) == 130
+            writer = patient.writer
             assert await stored(other, group, place) == 130
+            await sent(patient, group, place, 140)
+            assert patient.writer == writer, "it failed once"
     finally:
         kafka.resume()
         await proxy.aclose()
