@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -91,7 +90,7 @@ class GroupCommits:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commits")
         self._transactions: Transactions | None = None
         self._queue: list[_Wanted] = []
-        self._sent = Counter[str]()
+        self._sent = set[str]()
         """The groups of the transaction under way."""
         self._settled = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
