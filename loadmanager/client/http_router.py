@@ -76,9 +76,10 @@ class HttpRouter:
         """GET from the owner. Raises as `Router.call`."""
         return await self.request("GET", topic, path, None, budget_s=budget_s)
 
-    async def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
-        """POST to the owner, again if it did not answer. Raises as `Router.call`."""
-        return await self.request("POST", topic, path, msgspec.json.encode(json), budget_s=budget_s)
+    async def post(self, topic: str, path: str, json: object = msgspec.UNSET, *, budget_s: float = 10.0) -> HttpAnswer:
+        """POST to the owner, again if it did not answer; without `json`, it has no body. Raises as `Router.call`."""
+        body = None if json is msgspec.UNSET else msgspec.json.encode(json)
+        return await self.request("POST", topic, path, body, budget_s=budget_s)
 
     async def request(
         self, method: str, topic: str, path: str, body: bytes | None, *, budget_s: float = 10.0
@@ -178,7 +179,7 @@ class SyncRouter:
         """As `HttpRouter.get`."""
         return self._wait(self._http.get(topic, path, budget_s=budget_s))
 
-    def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
+    def post(self, topic: str, path: str, json: object = msgspec.UNSET, *, budget_s: float = 10.0) -> HttpAnswer:
         """As `HttpRouter.post`."""
         return self._wait(self._http.post(topic, path, json, budget_s=budget_s))
 

@@ -12,7 +12,7 @@ from statechannel.errors import ForeignCluster
 
 CORRECT = (
     "correct --coordination; if that root was lost, or the cluster is to move to this one, run "
-    "`loadmanager channel agree` (docs/operations.md)"
+    "`loadmanager channel agree` (docs/migrate.md)"
 )
 
 

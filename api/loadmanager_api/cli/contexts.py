@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from loadmanager.client.credentials import check_private
+from loadmanager.errors import Invalid
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.command_group import with_nearest
 from loadmanager_api.cli.remote import ADMIN_URL, CONTEXT, DEFAULT_URL, TIMEOUT_S, Remote, Typed
@@ -153,8 +155,11 @@ def check(name: str, context: Context) -> None:
 
 def _check_secret_file(field: str, path: Path) -> None:
     """A file that is not there yet is none of our business: its use says so."""
-    if path.is_file() and path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise Failed(f"{field} {path}: everybody on this machine may read or write it: chmod 600 {path}")
+    if path.is_file():
+        try:
+            check_private(path, path.stat().st_mode)
+        except Invalid as error:
+            raise Failed(f"{field} {error}") from None
 
 
 def known_names() -> list[str]:

@@ -376,6 +376,7 @@ async def test_a_service_that_is_not_serving_is_looked_up_and_asked_again(tmp_pa
         answer = await http.post(TOPIC, "/echo", [1])
         assert answer.json() == [1]
         assert len(asked) == 4
+        assert (await http.post(TOPIC, "/echo")).body == b"", "without a body, none is sent"
         missing = await http.get(TOPIC, "/nothing")
         assert missing.status == 404, "an ordinary answer, and the caller's business"
         nowhere = HttpRouter(http.router, protocol="gopher")
