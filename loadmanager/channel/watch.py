@@ -30,6 +30,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.runtime.channel import Replica
 from statechannel.runtime.replay import Folded, Replay
+from statechannel.runtime.tasks import Turnstile
 
 CATCH_UP_S = 3.0
 
@@ -48,6 +49,7 @@ class Watching:
         self.recent = recent or RecentChanges(replica, CHANGES_KEPT)
         self.closing = asyncio.Event()
         """Set when every watch must end at once."""
+        self.steps = Turnstile(PIECES_A_TURN)
 
     def close(self) -> None:
         """End every watch, and stop keeping changes."""
@@ -72,6 +74,10 @@ class Watching:
     def from_now(self, namespace: str | None) -> Watch:
         """A new watch of what happens from now on."""
         return Watch(self, namespace, self.revision())
+
+    def from_the_table(self, namespace: str | None) -> Watch:
+        """A new watch that begins with all bundles as they are."""
+        return Watch(self, namespace, None)
 
     def partitions_of(self, namespace: str | None) -> Sequence[int]:
         return range(self.table.partitions) if namespace is None else (self.table.partition_of(namespace),)
@@ -128,6 +134,9 @@ class Watching:
 
 
 BUNDLES_A_PIECE = 250
+PIECES_A_TURN = 4
+"""Pieces of the table that all watches together make in one turn of the loop: 0.3 ms each."""
+
 CHANGES_AT_ONCE = 100
 BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
 """At most so much is replayed in one turn, before it is sent."""
@@ -169,9 +178,10 @@ class Watch:
 
     def __init__(self, watching: Watching, namespace: str | None, since: Revision | None) -> None:
         self._watching = watching
+        self.since = since
+        """Where it goes on; None: it begins with the table."""
         self._namespace = namespace
         self._partitions = watching.partitions_of(namespace)
-        self._since = since
         self._told = since or watching.revision()
         self._position = watching.recent.end
         self._whole = since is not None
@@ -187,7 +197,7 @@ class Watch:
 
     async def _pieces(self, *, follow: bool) -> AsyncGenerator[Piece, None]:
         try:
-            async with aclosing(self._snapshot() if self._since is None else self._backlog(self._since)) as begin:
+            async with aclosing(self._snapshot() if self.since is None else self._backlog(self.since)) as begin:
                 async for piece in begin:
                     yield piece
                     if self._watching.closing.is_set():
@@ -207,8 +217,8 @@ class Watch:
         self._position = self._watching.recent.end
         for partition in self._partitions:
             for piece in self._cut(partition):
+                await self._watching.steps.passed()
                 yield piece
-            await asyncio.sleep(0)
         self._whole = True
         yield Piece("snapshot-end", self._told, position=self._position)
 

@@ -40,6 +40,8 @@ from loadmanager_api.problems import Problem, problem
 from statechannel.law.partition import ClusterIdentity
 from statechannel.runtime.forking import close_in_children, forget
 
+NO_HTTP = "this is no HTTP request that can be read; bytes beyond ASCII in a path or a query have to be percent-encoded"
+
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
 
@@ -195,11 +197,10 @@ class Connection(HttpToolsProtocol):
             if self._reading is Reading.BODY and self.answering and not (self.cycle.response_started or self.pipeline):
                 self._break_off()
             elif not self._refused:
-                self.refuse(problem(400, "this is no HTTP request that can be read"))
+                self.refuse(problem(400, NO_HTTP))
 
     def _break_off(self) -> None:
-        """The body cannot be read further, and its reader is told (`limits.py`). A handler that does not need the body
-        still answers, since it may have done what it was asked for."""
+        """The body cannot be read further, and its reader is told (`limits.py`)."""
         self._broken, self._read_bytes = True, 0
         cast("dict[str, Any]", self.scope)[BROKEN] = True
         self.cycle.keep_alive = False
