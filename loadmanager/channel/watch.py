@@ -394,6 +394,8 @@ class RecentChanges:
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._first = 0
+        self.end = 0
+        """The position of the next event. Any thread may read it."""
         self._known_from: dict[int, int] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         replica.listen(self._changed)
@@ -403,11 +405,6 @@ class RecentChanges:
         """Stop listening."""
         self._replica.unlisten(self._changed)
         self._replica.off_reload(self._reloaded)
-
-    @property
-    def end(self) -> int:
-        """The position of the next event."""
-        return self._first + len(self._events)
 
     def after(self, position: int, most: int) -> list[Event] | None:
         """Up to `most` events from a position on; None if the first of them was dropped already."""
@@ -444,6 +441,7 @@ class RecentChanges:
 
     def _keep(self, event: Event) -> None:
         self._events.append(event)
+        self.end += 1
         self._bytes += _size(event)
         while len(self._events) > self._changes_kept or (self._bytes > self._bytes_kept and len(self._events) > 1):
             dropped = self._events.popleft()

@@ -162,9 +162,6 @@ SHARED_BYTES, BUNDLE_BYTES = 64 << 20, 220
 SHARED_S = 1.0
 """How long a beginning is kept that nobody reads."""
 
-LAG_BYTES = 1 << 20
-"""A beginning is shared until it and what came since take twice as long to send, but at least so much may come."""
-
 SLOW = "too slow: the next changes were dropped here; go on from `resume`"
 
 
@@ -189,8 +186,8 @@ class Relay:
     def __init__(self, handover: Handover, watching: Watching, namespace: str | None) -> None:
         self.clients = 0
         self.beginning: Beginning | None = None
-        self.added_bytes = 0
-        """The bytes of all events so far."""
+        self.reading = asyncio.Lock()
+        """Beginnings are read one after another: clients that come meanwhile share the next one."""
         self._events: deque[_Event] = deque()
         self._first = self._bytes = 0
         self._end: Piece | None = None
@@ -213,10 +210,6 @@ class Relay:
     def close(self) -> None:
         """Nobody listens any more."""
         self._task.cancel()
-
-    def keeps(self, number: int) -> bool:
-        """Whether it has all events from this one on."""
-        return number >= self._first
 
     async def from_(self, number: int, joining: Piece) -> AsyncGenerator[bytes, None]:
         """All from an event on, without what is before the position of `joining`; ends with an event `end`."""
@@ -278,7 +271,6 @@ class Relay:
         event = _Event(piece.position, piece.revision, encode(piece, self._generation))
         self._events.append(event)
         self._bytes += len(event.data)
-        self.added_bytes += len(event.data)
         while self._bytes > KEPT_BYTES and len(self._events) > 1:
             self._bytes -= len(self._events.popleft().data)
             self._first += 1
@@ -294,7 +286,8 @@ class Relay:
 
 
 class Beginning:
-    """All bundles as they were at one moment, read and encoded once for all clients that begin there."""
+    """All bundles as they were at one moment, read and encoded once for all clients that came before that, or before
+    the next change."""
 
     def __init__(
         self, relay: Relay, handover: Handover, watching: Watching, namespace: str | None, cost_bytes: int
@@ -306,9 +299,10 @@ class Beginning:
         """The relay's event to go on with. Events before the position of `last` are in the beginning."""
         self.last: Piece | None = None
         self._relay = relay
-        self._added_bytes = relay.added_bytes
+        self._watching = watching
+        self._position: int | None = None
+        """The broker's next event when the table was read; None: it will be."""
         self._events: list[bytes] = []
-        self._bytes = 0
         self._news = asyncio.Event()
         shared = copy_context()
         shared.run(unbind_contextvars, "principal")
@@ -317,15 +311,10 @@ class Beginning:
 
     @property
     def joinable(self) -> bool:
-        """Whether one more client may begin here, and gets what came since with little more work."""
-        if self.closed:
+        """Whether it has, or will have, all bundles as they are now."""
+        if self.closed or (self._task.done() and (self.last is None or self.last.kind is not None)):
             return False
-        if not self._task.done():
-            return True
-        ended = self._task.cancelled() or self._task.exception() is not None
-        if ended or self.last is None or self.last.kind is not None or not self._relay.keeps(self.number):
-            return False
-        return self._relay.added_bytes - self._added_bytes <= max(LAG_BYTES, self._bytes)
+        return self._position is None or self._position == self._watching.recent.end
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The bytes of its events. Raises what reading them raised."""
@@ -344,14 +333,18 @@ class Beginning:
         self._task.cancel()
 
     async def _run(self, handover: Handover, watching: Watching, namespace: str | None) -> None:
+        def begun() -> AsyncGenerator[Piece, None]:
+            self._position = watching.recent.end
+            return watching.from_the_table(namespace).beginning()
+
         generation = watching.revision().generation
-        self.number = await self._relay.next()
-        async with aclosing(handover.stream(lambda: watching.from_the_table(namespace).beginning())) as pieces:
-            async for self.last in pieces:
-                self._events.append(event := encode(self.last, generation))
-                self._bytes += len(event)
-                self._news.set()
-                self._news.clear()
+        async with self._relay.reading:
+            self.number = await self._relay.next()
+            async with aclosing(handover.stream(begun)) as pieces:
+                async for self.last in pieces:
+                    self._events.append(encode(self.last, generation))
+                    self._news.set()
+                    self._news.clear()
 
 
 class Relays:
