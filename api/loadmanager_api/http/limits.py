@@ -22,6 +22,7 @@ from loadmanager_api.http.connections import BROKEN
 from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.http.guard import VITAL, has_body
 from loadmanager_api.problems import Problem, problem, respond
+from statechannel.runtime.tasks import Turnstile
 
 WATCH, BATCH = "/v1/watch", "/v1/lookup"
 ADMINISTRATION_SHARE = 8
@@ -29,6 +30,9 @@ ADMINISTRATION_SHARE = 8
 
 BODIES_AT_MOST_BYTES = 16 << 20
 """Bytes of bodies whose requests are not answered yet; beyond this a request with a body is refused, unless alone."""
+
+BEGUN_A_TURN = 2
+"""Requests that begin in one turn of the endpoints' loop: what health waits for, however many have come."""
 
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Bytes of answers that clients have not taken; beyond this no more answers are made."""
@@ -62,6 +66,7 @@ class Limits:
         self._unsent_bytes = unsent_bytes
         self._at_once = at_once
         self._no_room = no_room
+        self._beginning = Turnstile(BEGUN_A_TURN)
         self._body_bytes = 0
         self._running = 0
         self._of_clients = {WATCH: 0, BATCH: 0}
@@ -83,6 +88,7 @@ class Limits:
             if isinstance(found, Problem):
                 await respond(found, CLOSE)(scope, receive, send)
             else:
+                await self._beginning.passed()
                 await self._app(scope, found, send)
         except ClientDisconnect:
             pass  # nobody waits for an answer, and nothing was done
