@@ -162,7 +162,7 @@ def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     named = {endpoint.__name__ for endpoint in routing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
         *("health", "ready", "live", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
-        *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),
+        *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage", "show_namespace", "show_bundles"),
         *("list_groups", "show_group", "list_members", "list_rebalances"),
         *("show_backlog", "list_topic_backlogs", "list_partition_backlogs", "list_policies"),
         "estimate_filtered_backlog",
