@@ -90,7 +90,7 @@ class KafkaLog:
             offsets = Offsets(admin)
             await admin.connect(timeout_s)
             reader = Reader(admin, offsets, self._reading_tail)
-            self._opened = _Opened(admin, Topics(admin, self._policy), offsets, reader)
+            self._opened = _Opened(admin, Topics(admin, self._policy, offsets), offsets, reader)
             self._writer = self._new_writer()
         except KafkaException as error:
             raise LogError(
