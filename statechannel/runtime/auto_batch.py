@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from statechannel.ports import Log, Payload
 from statechannel.runtime.accumulator import BatchAccumulator, Outcome
@@ -30,7 +30,7 @@ def alike(record: object) -> Hashable:
     return None
 
 
-def rough_size(record: object) -> int:
+def rough_size(record: Any) -> int:
     """What a record counts if nobody says better: its own bytes, not those of what it refers to."""
     return sys.getsizeof(record) + RECORD_OVERHEAD_BYTES
 
@@ -45,7 +45,7 @@ class AutoBatch(Generic[T, R]):
 
     def __init__(
         self,
-        write: Callable[[Sequence[T]], Awaitable[Sequence[R] | None]],
+        write: Callable[[list[T]], Awaitable[Sequence[R] | None]],
         settings: BatchSettings | None = None,
         *,
         by: Callable[[T], Hashable] = alike,
@@ -104,7 +104,7 @@ class AutoBatch(Generic[T, R]):
 
     async def _written(self, records: Sequence[T], settle: Callable[[Outcome[R | None]], None]) -> None:
         try:
-            results = await self._write(records)
+            results = await self._write(list(records))
         except Exception as error:  # noqa: BLE001 - it is the outcome of the batch, whatever it is
             settle(error)
         else:
@@ -119,7 +119,7 @@ class BatchedAppends(AutoBatch[Entry, None]):
     """Appends single records to a log in batches; those of one topic and partition keep their order."""
 
     def __init__(self, log: Log, settings: BatchSettings | None = None) -> None:
-        async def append(entries: Sequence[Entry]) -> None:
+        async def append(entries: list[Entry]) -> None:
             topic, partition, _ = entries[0]
             await log.append(topic, partition, [payload for _, _, payload in entries])
 

@@ -51,7 +51,7 @@ async def test_what_the_function_raises_each_caller_gets_and_no_result_is_none()
         if "bad" in records:
             raise ValueError("it does not take that")
 
-    async with AutoBatch(write, BatchSettings(batch_max_delay_ms=1)) as batch:
+    async with AutoBatch[str, None](write, BatchSettings(batch_max_delay_ms=1)) as batch:
         assert await batch.send("good") is None
         assert [
             str(each) for each in await asyncio.gather(batch.send("bad"), batch.send("x"), return_exceptions=True)
