@@ -100,9 +100,8 @@ async def test_the_lag_of_a_real_group_is_in_the_analysis_and_the_view(
     assert (row.rebalances, row.stickiness) == rebalanced(records)
     assert row.rebalances >= 1
     assert lake.table("quarantine").count() == 0
-    [[most, queues]] = connected(
-        tmp_path / "lake", tmp_path, "SELECT max(lag), max(queues) FROM consumer_lag_by_minute"
-    ).fetchall()
+    question = "SELECT max(lag), max(queues) FROM consumer_lag_by_minute"
+    [(most, queues)] = connected(tmp_path / "lake", tmp_path, question).execute(question).fetchall()
     assert (most, queues) in ((SENT, PARTITIONS), (0, PARTITIONS)), "the last report of each minute counts"
 
 
