@@ -47,6 +47,7 @@ channel-readers: compacted
 advice: compacted
 {{- if include "loadmanager.coordinates" . }}
 consumer-groups: followed
+group-lag: followed
 {{- end }}
 {{- end -}}
 

@@ -22,6 +22,8 @@ from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, period_s, start_of
+from loadmanager.consumers.coordinator.lag_topic import EVERY_S as REPORTED_EVERY_S
+from loadmanager.consumers.coordinator.lag_topic import GroupLags, LagTopic
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
@@ -92,6 +94,7 @@ class Coordinator:
         topics_every_s: float = TOPICS_EVERY_S,
         lag_every_s: float = LAG_EVERY_S,
         retention_s: float = 604_800.0,
+        reported_every_s: float = REPORTED_EVERY_S,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -111,6 +114,8 @@ class Coordinator:
         """Groups of which a commit has ended a moment ago."""
         self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
+        self._reports = LagTopic(store.log)
+        self._reported_every_s = reported_every_s
         self.waiting = 0
         """Heartbeats that wait for news."""
         self._sampled_s = clock_s()
@@ -129,6 +134,7 @@ class Coordinator:
             group.create_task(self._follow_retention())
             group.create_task(self._forget_empty())
             group.create_task(self.lag.run(self._with_members, self._weigh))
+            group.create_task(self._report_lag())
 
     @property
     def coordinator(self) -> Self:
@@ -393,7 +399,7 @@ class Coordinator:
         hosted = self._hosted.get(name)
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
-                raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
+                raise NotFound(f"no group is called {_id_of(name)}: it has had no members yet")
             if self._store.table.beside(name) >= GROUPS:
                 raise Invalid(
                     f"{namespace_of(name)} has {GROUPS} groups, the most it may have: groups delete removes one"
@@ -478,6 +484,7 @@ class Coordinator:
     async def _forget(self, name: str, hosted: Hosted) -> None:
         """Who joins meanwhile begins a new one, which is written later."""
         del self._hosted[name]
+        await self._reports.delete(_id_of(name), hosted.group.reported)
         with suppress(Fenced):
             await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
 
@@ -569,6 +576,38 @@ class Coordinator:
         finally:
             self._keeping.discard(name)
 
+    async def _report_lag(self) -> None:
+        """At the end of each minute of the wall clock, so that each minute has one report of what was read in it."""
+        every_s = self._reported_every_s
+        while True:
+            await asyncio.sleep(every_s - time.time() % every_s)
+            try:
+                await self._report_once()
+            except Exception as error:  # noqa: BLE001 - whatever the log says, the groups go on
+                _log.warning("the lag of the groups is not reported: %s", error)
+
+    async def _report_once(self) -> None:
+        found: list[tuple[str, Hosted, GroupLags]] = []
+        since_s, offset_ms = self._clock_s() - self._reported_every_s, self._wall_offset_ms()
+        for name, hosted in self._in_use():
+            reading = self.lag.newest(name)
+            if reading is not None and reading.at_s >= since_s:
+                group, at_ms = hosted.group, int(reading.at_s * 1000) + offset_ms
+                lags = GroupLags(_id_of(name), at_ms, reading.lags, dict(group.holders), group.generation)
+                found.append((name, hosted, lags))
+        for name, hosted, lags in found:  # the record first: who forgets the group must know what to delete
+            sizes, before = lags.sizes(), hosted.group.reported
+            hosted.group.reported = {**before, **{each: max(n, before.get(each, 0)) for each, n in sizes.items()}}
+            await self._publish(name, hosted)
+        here = [each for each in found if not each[1].is_gone]
+        await self._reports.report([lags for _, _, lags in here])
+        for name, hosted, lags in here:
+            over = {each: n for each, n in hosted.group.reported.items() if each not in lags.sizes()}
+            if over:
+                await self._reports.delete(lags.group, over)
+                hosted.group.reported = lags.sizes()
+                await self._publish(name, hosted)
+
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
         """Divide a group anew for what its partitions weigh, if that helps; on a thread, for it may take a second."""
         hosted = self._hosted.get(name)
@@ -602,3 +641,8 @@ class Coordinator:
 
     def _wall_offset_ms(self) -> int:
         return int(time.time() * 1000) - self._now_ms()
+
+
+def _id_of(name: str) -> str:
+    """The `group.id` of a group."""
+    return name.partition("://")[2]

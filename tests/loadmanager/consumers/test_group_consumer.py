@@ -7,6 +7,7 @@ Planned changes repeat nothing: consumers that come and go, moves of the coordin
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from typing import Any
@@ -48,6 +49,21 @@ async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) 
     assert_read_once(world, first, second, third)
     assert ("revoke", 3) in first.told
     assert not any(what == "lost" for each in (first, second, third) for what, _ in each.told)
+
+
+@pytest.mark.slow
+async def test_people_see_which_program_a_member_is_and_where_and_its_name_counts(world: World) -> None:
+    shares = {"even": {world.topic: (0, 2, 4)}, "odd": {world.topic: (1, 3, 5)}}
+    await world.coordinator.configure(world.group, Settings(strategy="CONFIG", config=shares))
+    even = Reading(world, name="even", kafka={**world.options["kafka"], "client.id": "billing-7"})
+    odd = Reading(world, name="odd")
+    await world.until(lambda: len(even.consumer.assignment) == len(odd.consumer.assignment) == 3)
+    found = await world.coordinator.describe(world.group)
+    members = {each.name: (each.client_id, each.host) for each in found.members.values()}
+    assert members == {"even": ("billing-7", socket.gethostname()), "odd": ("", socket.gethostname())}
+    assert {found.members[holder].name for (_, number), holder in found.holders.items() if number % 2} == {"odd"}
+    await finished(world, even, odd)
+    assert_read_once(world, even, odd)
 
 
 @pytest.mark.slow
