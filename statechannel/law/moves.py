@@ -17,7 +17,7 @@ import msgspec
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
-from statechannel.law.verdict import Ownership, Transition
+from statechannel.law.verdict import Transition
 
 MOVES_KEPT_A_BUNDLE = 8
 BUNDLES_KEPT = 10_000
