@@ -225,30 +225,34 @@ def test_a_deleted_namespace_leaves_no_moves_behind(cluster: Cluster):
 # --- the same told in another way, on random histories
 
 
+NOWHERE = BrokerId("", 0)
+
+
 def told_by(story: list[tuple[Change, Bundle]], bundle: Bundle) -> tuple[Move, ...]:
     """What a bundle's story says, read from one arrival to the next: a move is a segment that a plan began, that no
     revoke of another than its target interrupted, and that ended elsewhere than it began. A target that failed ends a
     move, and begins the next."""
-    planned, at, found = False, None, []
+    planned, at, found = False, NOWHERE, list[Move]()
     for change, each in story:
         if each != bundle:
             continue
         record, transition = change.record, [one for one in change.transitions if one.bundle == bundle][-1]
         before, after = transition.before, transition.after
         if after is None or before is None:
-            planned, at, found = False, None, []
+            planned, at, found = False, NOWHERE, []
             continue
-        aim = before.holder if before.state is State.ASSIGNING else before.target
+        holder, target = before.holder or NOWHERE, before.target or NOWHERE
+        aim = holder if before.state is State.ASSIGNING else target
         off = record.action is Action.CANCEL and before.state is State.TRANSFERRING
         if record.action in (Action.TRANSFER, Action.UNLOAD):
-            planned, at = record.role is not Role.BROKER, before.holder
+            planned, at = record.role is not Role.BROKER, holder
         elif planned and off and (record.role is Role.LEADER or (record.role, record.actor) == (Role.BROKER, aim)):
-            found.append(Move(aim, before.holder, record.at_ms))
+            found.append(Move(aim, holder, record.at_ms))
         elif planned and before.state is State.ASSIGNING and record.action in (Action.RELEASE, Action.REVOKE):
             found += [Move(at, aim, record.at_ms)] if at != aim else []
             at = aim
         elif planned and after.state is State.ASSIGNED and not off and at != after.holder:
-            found.append(Move(at, after.holder, record.at_ms))
+            found.append(Move(at, after.holder or NOWHERE, record.at_ms))
         revoked = record.action is Action.REVOKE and before.state is not State.ASSIGNING
         planned = planned and after.state is not State.ASSIGNED and not revoked
     return tuple(found[-MOVES_KEPT_A_BUNDLE:])
