@@ -116,6 +116,8 @@ class _Account:
             )
             yield from _differs(said[2], limit[source])
             yield from _differs(said[3], self.scale.target[source])
+        elif why == "belongs to a more even plan":
+            yield from _unless(move.group == 0 and self._without(move, source, decision) <= limit[source])
         else:
             yield f"an unknown form: {why!r}"
 
