@@ -110,7 +110,9 @@ class NodeCollector(Collector):
             yield from observed_metrics(node.seen, node.settings.in_flight_timeout_s)
             yield from channel_timing(node.channel, node.seen)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
-            yield from splitting_metrics(node.current.splitting.journal, sum(1 for _ in node.quarantine.rows()))
+            locked = sum(bool(policy.quarantined) for policy in node.policies.current().bundles.values())
+            suspects = sum(1 for _ in node.quarantine.rows())
+            yield from splitting_metrics(node.current.splitting.journal, suspects, locked)
 
 
 def _channel(node: Node) -> Iterator[Metric]:

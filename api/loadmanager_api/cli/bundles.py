@@ -253,9 +253,10 @@ def list_(remote: Remote, limit: int, **query: str | None) -> None:
 
 
 def owner_of(bundle: Mapping[str, Any]) -> str | None:
-    """Its owner, whether that is dead, and where it is going; why it has none, if that is a quarantine."""
+    """Its owner, whether that is dead, and where it is going; if it has none and can't get one, that it waits."""
     if bundle["owner"] is None:
-        return "none (quarantined)" if bundle.get("waits") else None
+        waits = bundle.get("waits")
+        return None if not waits else "none (quarantined)" if waits.startswith("quarantined") else "none (waits)"
     dead = "" if bundle["owner_live"] else " (dead)"
     target = f" → {bundle['target']}" if bundle["target"] else ""
     return f"{bundle['owner']}{dead}{target}"
