@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from loadmanager.client.cluster import Pin, continues, header_of
+from loadmanager.client.cluster import WHO, Pin, continues, header_of
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import AnotherCluster, Moved, NotServing, error_detail, retry_after_s
 from loadmanager.client.route import Route, RouteTable, SeenTokens, Span
@@ -44,9 +44,6 @@ FIRST_S = 1.0
 """How long the given brokers have, all together, to say at the first lookup which cluster is theirs."""
 
 _SLACK_S = 1.0
-WHO = "/admin/v2/brokers/live"
-"""A path that every broker answers without credentials."""
-
 _log = logging.getLogger(__name__)
 
 

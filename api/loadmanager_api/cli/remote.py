@@ -13,6 +13,17 @@ TIMEOUT_S = 65.0
 """Longer than an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
 
 
+class Pinned:
+    """The cluster that commands keep to, as `Loadmanager-Cluster`; "" until a broker has said its own.
+
+    The copies of a `Remote` share it. `context` is the name of the context that remembers it, "" if none does.
+    """
+
+    def __init__(self, cluster: str = "", context: str = "") -> None:
+        self.cluster = cluster
+        self.context = context
+
+
 class Remote(msgspec.Struct, frozen=True):
     """Which brokers to ask, how, as whom; how to show what they say; what may be changed.
 
@@ -24,6 +35,7 @@ class Remote(msgspec.Struct, frozen=True):
     output: str = "table"
     timeout_s: float = TIMEOUT_S
     variables: Mapping[str, str] | None = None
+    pinned: Pinned = msgspec.field(default_factory=Pinned)
     dry_run: bool = False
     yes: bool = False
 
