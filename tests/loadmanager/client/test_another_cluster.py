@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -259,3 +260,24 @@ async def test_brokers_and_services_refuse_requests_for_another_cluster_and_say_
             assert (await answer.json())["type"] == "urn:loadmanager:another-cluster"
             assert answer.headers[CLUSTER_HEADER] == header_of(ours)
         assert service.writes == 0
+
+
+async def test_no_route_answers_a_request_for_another_cluster(tmp_path: Path):
+    async with shop(tmp_path, "blue") as (broker, _), aiohttp.ClientSession() as session:
+        url = f"http://{broker.name}"
+        async with session.get(f"{url}/openapi.json") as answer:
+            paths = (await answer.json())["paths"]
+        asked = [(method, path) for path, methods in paths.items() for method in methods]
+        asked += [("get", path) for path in ("/", "/metrics", "/openapi.json", "/admin/v2/brokers/live", "/no/such")]
+        asked += [
+            ("post", "/v1/groups/shop/orders/billing/members/m/heartbeat"),
+            ("get", f"/lookup/v2/topic/persistent/{TOPIC}"),
+        ]
+        assert len(asked) > 100
+        for method, path in asked:
+            filled = re.sub(r"\{[^}]*\}", "x", path)
+            async with session.request(method, url + filled, headers={CLUSTER_HEADER: "green/1/0"}) as answer:
+                assert answer.status == 421, (method, path)
+                detail = (await answer.json())["detail"] if method != "head" else "green/1/0 blue/"
+                assert "green/1/0" in detail, (method, path)
+                assert "blue/" in detail, (method, path)
