@@ -273,13 +273,10 @@ def _remember(remote: Remote, cluster: str) -> None:
     if cluster == pinned.cluster:
         return
     before, pinned.cluster = pinned.cluster, cluster
-    if pinned.context:
-        from loadmanager_api.cli.contexts import pin
-
-        try:
-            pin(pinned.context, before, cluster)
-        except Failed as error:
-            echo(f"context {pinned.context} cannot remember its cluster {cluster}: {error.message}", err=True)
+    try:
+        pinned.keep(before, cluster)
+    except Failed as error:
+        echo(f"context {pinned.context} cannot remember its cluster {cluster}: {error.message}", err=True)
 
 
 def author() -> str:

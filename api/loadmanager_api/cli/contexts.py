@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -214,7 +215,7 @@ def resolved(typed: Typed) -> Remote:
     variables = None if context is None else _merged(context, environment)
     pinned = Pinned()
     if context is not None and (typed.context or url == context.admin_url):
-        pinned = Pinned(context.cluster, name or "")
+        pinned = Pinned(context.cluster, name or "", partial(pin, name or ""))
     return Remote(
         admin_urls=urls, output=typed.output or "table", timeout_s=timeout_s, variables=variables, pinned=pinned
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 
 import msgspec
 
@@ -16,12 +16,16 @@ TIMEOUT_S = 65.0
 class Pinned:
     """The cluster that commands keep to, as `Loadmanager-Cluster`; "" until a broker has said its own.
 
-    The copies of a `Remote` share it. `context` is the name of the context that remembers it, "" if none does.
+    The copies of a `Remote` share it. `context` is the name of the context that keeps it, "" if none does; `keep` does
+    so, and gets the cluster before and now.
     """
 
-    def __init__(self, cluster: str = "", context: str = "") -> None:
+    def __init__(
+        self, cluster: str = "", context: str = "", keep: Callable[[str, str], None] = lambda _before, _now: None
+    ) -> None:
         self.cluster = cluster
         self.context = context
+        self.keep = keep
 
 
 class Remote(msgspec.Struct, frozen=True):
