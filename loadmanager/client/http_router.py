@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.client.redirection import TOKEN_HEADER, NotServing, error_of
+from loadmanager.client.redirection import TOKEN_HEADER, AnotherCluster, NotServing, error_of
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
 from statechannel.errors import InvalidName
@@ -92,13 +92,17 @@ class HttpRouter:
             url = route.url(self._protocol)
             if not url:
                 raise NotServing(f"{route.broker} {self._without_url}", 0.1)
-            pin = self.router.directory.pin
-            said = {**headers, **pin.headers(), **self._credentials.headers(url)}
-            async with self.router.session.request(
-                method, url + path, data=body, headers=said, timeout=timeout
-            ) as response:
-                pin.check(response.headers, f"{route.broker} at {url}")
-                answer = HttpAnswer(response.status, response.headers, await response.read())
+            directory = self.router.directory
+            try:
+                said = {**headers, **await directory.headers(url, self._credentials)}
+                async with self.router.session.request(
+                    method, url + path, data=body, headers=said, timeout=timeout
+                ) as response:
+                    directory.pin.check(response.headers, f"{route.broker} at {url}")
+                    answer = HttpAnswer(response.status, response.headers, await response.read())
+            except (aiohttp.ClientError, OSError, AnotherCluster):
+                directory.doubt(url)
+                raise
             redirection = error_of(answer.status, answer.headers, answer.body)
             if redirection is not None:
                 redirection.said_by = route.broker
@@ -130,13 +134,13 @@ class SyncRouter:
         self._thread = threading.Thread(target=self._loop.run_forever, name="loadmanager-router", daemon=True)
         self._thread.start()
         try:
-            self._http = self._wait(self._made(list(admin_urls), protocol, credentials, cluster))
+            self._http = self._wait(self._made(admin_urls, protocol, credentials, cluster))
         except BaseException:
             self._end()
             raise
 
     async def _made(
-        self, admin_urls: list[str], protocol: str, credentials: Credentials | None, cluster: str
+        self, admin_urls: Iterable[str], protocol: str, credentials: Credentials | None, cluster: str
     ) -> HttpRouter:
         return HttpRouter(Router(admin_urls, credentials=credentials, cluster=cluster), protocol=protocol)
 

@@ -19,7 +19,9 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
+from loadmanager.client.router import urls_of
 from loadmanager.consumer.kafka_client import KafkaClient, place_of, starts_at
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.messages import check, group_key
@@ -39,11 +41,12 @@ class GroupConsumer:
     """One member of a group. Use `with`, or `start()` and `close()`.
 
     `group` is a key of the load manager; its form without `persistent://` is the `group.id` in Kafka. `brokers` are
-    admin URLs of some brokers. `kafka` are the settings of confluent-kafka's Consumer; `group.id` and automatic commits
-    are ours; people see its `client.id` and this machine's name. `rack` is Kafka's `client.rack`, and `name` is what
-    the strategy CONFIG calls this member. `on_assign`, `on_revoke` and `on_lost` are called by `poll`: before the first
-    record of new partitions; when all records of partitions that will be given up are done, and before they are, by
-    `close` too; and when it is too late for that, because the session is over. Who does not call `poll` for
+    admin URLs of some brokers, and `cluster` says which cluster is meant, as in `Router`. `kafka` are the settings of
+    confluent-kafka's Consumer; `group.id` and automatic commits are ours; people see its `client.id` and this machine's
+    name. `rack` is Kafka's `client.rack`, and `name` is what the strategy CONFIG calls this member. `on_assign`,
+    `on_revoke` and `on_lost` are called by `poll`: before the first record of new partitions; when all records of
+    partitions that will be given up are done, and before they are, by `close` too; and when it is too late for that,
+    because the session is over. Who does not call `poll` for
     `max_poll_interval_s` is no member until it does. Raises Invalid, InvalidName.
     """
 
@@ -66,10 +69,13 @@ class GroupConsumer:
         on_revoke: Told | None = None,
         on_lost: Told | None = None,
         credentials: Credentials | None = None,
+        cluster: str = "",
     ) -> None:
-        for what, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
+        for option, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
             if not value_s > 0:
-                raise Invalid(f"{what} is {value_s}: give seconds, more than 0")
+                raise Invalid(f"{option} is {value_s}: give seconds, more than 0")
+        urls = urls_of(brokers)
+        Pin(cluster)  # refuses here what is not one
         self.group = group_key(group).full_name
         self._auto_done = auto_done
         self._callbacks: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -93,9 +99,10 @@ class GroupConsumer:
         self._session = Session(
             self.group,
             subscription,
-            list(brokers),
+            urls,
             credentials,
             self._kafka,
+            cluster=cluster,
             commit_interval_s=commit_interval_s,
             max_poll_interval_s=max_poll_interval_s,
             revoke_is_told=on_revoke is not None,

@@ -18,6 +18,7 @@ from loadmanager import Broker, Bundle, Claim, Moved, NotFound, NotServing, Toke
 from loadmanager.client import BudgetSpent, HttpRouter, Route, Router, SyncRouter
 from loadmanager.client.redirection import TOKEN_HEADER, error_of, problem_of
 from loadmanager.client.route import RouteTable, SeenTokens
+from loadmanager.errors import Invalid
 from loadmanager_api.server import attach
 from statechannel.law.bundle import FULL_UPPER, Key
 from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, bundles_of, cluster, until
@@ -237,7 +238,7 @@ async def test_other_brokers_are_learned_from_the_answers(tmp_path: Path):
     async with routed(tmp_path) as ([owner, other], _), Router([f"http://{other.name}"]) as router:
         await router.route(TOPIC)
         assert f"http://{owner.name}" in router.directory.urls
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(Invalid, match="at least one"):
         Router([])
 
 
@@ -302,7 +303,7 @@ async def test_a_router_for_threads_finds_owners_follows_them_and_keeps_its_budg
             router.close()
 
         await asyncio.to_thread(work)
-        with pytest.raises(ValueError, match="at least one"):
+        with pytest.raises(Invalid, match="at least one"):
             SyncRouter([])
 
 
