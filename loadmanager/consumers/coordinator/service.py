@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Ite
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Self
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -37,8 +38,8 @@ TICK_S = 0.1
 TOPICS_EVERY_S = 5.0
 LAG_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
-KEPT_AT_ONCE = 8
-"""Groups whose offsets are committed again at the same time."""
+KEPT_AT_ONCE = 4
+"""Groups of one writer whose offsets are committed again at the same time."""
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
 TAKEN_AT_ONCE = 2_000
@@ -109,7 +110,8 @@ class Coordinator:
         self._keeping: set[str] = set()
         self._settled = set[str]()
         """Groups of which a commit has ended a moment ago."""
-        self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
+        self._at_once = WeakValueDictionary[str, asyncio.Semaphore]()
+        """By writer, while somebody commits offsets again."""
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
         self.waiting = 0
         """Heartbeats that wait for news."""
@@ -333,7 +335,7 @@ class Coordinator:
         taken: dict[str, Hosted] = {}
         for name, records in found.items():
             group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
-            group.writer = self._topics.writer
+            group.writer = self._topics.writer(name)
             taken[name] = Hosted(group, bundle, token)
             if not group.is_empty:
                 topics = group.record().topics
@@ -374,11 +376,11 @@ class Coordinator:
         """
         until_s = self._clock_s() + STORED_WITHIN_S
         while True:
-            hosted.group.writer = self._topics.writer
+            hosted.group.writer = self._topics.writer(name)
             await self._promised(name, hosted)
             if not offsets:
                 return
-            if hosted.group.writer == self._topics.writer:
+            if hosted.group.writer == self._topics.writer(name):
                 try:
                     async with hosted.attempt(offsets):
                         await self._topics.commit(name, offsets, pulled)
@@ -399,7 +401,7 @@ class Coordinator:
                     f"{namespace_of(name)} has {GROUPS} groups, the most it may have: groups delete removes one"
                 )
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
-            group.writer = self._topics.writer
+            group.writer = self._topics.writer(name)
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         self._used[name] = None
         if hosted is None or hosted.token != claim.token:
@@ -539,8 +541,9 @@ class Coordinator:
 
     async def _keep(self, name: str, hosted: Hosted) -> None:
         """Commit the group's offsets again, and its first ones; then members may read the partitions."""
+        at_once = self._at_once.setdefault(self._topics.writer(name), asyncio.Semaphore(KEPT_AT_ONCE))
         try:
-            async with self._at_once, self.broker.admit(name) as claim:
+            async with at_once, self.broker.admit(name) as claim:
                 if hosted.is_gone or claim.token != hosted.token:
                     return
                 sizes = dict(self._sizes)
