@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,7 +26,16 @@ from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, peri
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Description, GroupRecord, Partition, Rebalance, Settings, key_of
+from loadmanager.consumers.coordinator.records import (
+    Description,
+    GroupRecord,
+    Partition,
+    Rebalance,
+    Record,
+    Settings,
+    Written,
+    key_of,
+)
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore, namespace_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
@@ -42,6 +51,8 @@ KEPT_AT_ONCE = 4
 """Groups of one writer whose offsets are committed again at the same time."""
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
+LARGE = 1_000
+"""Members and partitions of a group that is taken over on a thread: 100,000 partitions take a third of a second."""
 TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
@@ -53,6 +64,7 @@ STORED_WITHIN_S = 10.0
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
+T = TypeVar("T")
 _log = logging.getLogger("loadmanager.consumers")
 
 
@@ -333,17 +345,21 @@ class Coordinator:
             own = [records.get("") for records in found.values()]
             await self._fence({each.writer for each in own if isinstance(each, GroupRecord)})
         taken: dict[str, Hosted] = {}
+        entries: dict[str, list[Written]] = {}
         for name, records in found.items():
-            group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
+            run = _run_apart if _size(records) > LARGE else _run
+            remaining_ms, offset_ms = left.remaining_ms.get(name), self._wall_offset_ms()
+            group = await run(partial(Group.restored, name, records, self._now_ms(), remaining_ms, offset_ms))
             group.writer = self._topics.writer(name)
             taken[name] = Hosted(group, bundle, token)
             if not group.is_empty:
                 topics = group.record().topics
                 self._sizes = {**topics, **self._sizes}
                 taken[name].begin(topics, self._now_ms())
+            entries[name] = await run(partial(group.written, token))
             if len(taken) % TURN == 0:
                 await asyncio.sleep(0)
-        await self._store.write_all(token, {name: hosted.group.written(token) for name, hosted in taken.items()})
+        await self._store.write_all(token, entries)
         self._hosted |= taken
         self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
         await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
@@ -605,3 +621,18 @@ class Coordinator:
 
     def _wall_offset_ms(self) -> int:
         return int(time.time() * 1000) - self._now_ms()
+
+
+def _size(records: Mapping[str, Record]) -> int:
+    """How many members and partitions the group of these records has."""
+    own = records.get("")
+    return len(records) + (sum(own.topics.values()) if isinstance(own, GroupRecord) else 0)
+
+
+async def _run(job: Callable[[], T]) -> T:
+    return job()
+
+
+async def _run_apart(job: Callable[[], T]) -> T:
+    """On another thread: for a group that nobody else knows yet."""
+    return await asyncio.to_thread(job)
