@@ -408,17 +408,27 @@ class Router:
         `send`.
         """
         trouble: BaseException | None = None
+        asked: Route | None = None
+
+        async def sending(route: Route) -> T:
+            nonlocal asked
+            asked = route
+            answer = await send(route)
+            asked = None
+            return answer
+
         try:
             async with asyncio.timeout(budget_s):
                 attempt = 0
                 while True:
                     attempt += 1
-                    outcome = await self._try(topic, send, token_of)
+                    outcome = await self._try(topic, sending, token_of)
                     if not isinstance(outcome, _Trouble):
                         return outcome
                     trouble = outcome.error
                     await asyncio.sleep(outcome.pause_s(attempt))
         except TimeoutError:
+            self._forget(asked)  # an owner that hangs may have a successor
             raise BudgetSpent(f"{topic}: no answer within {budget_s:g} s: {_told(trouble)}", trouble) from trouble
 
     async def _try(self, topic: str, send: Send[T], token_of: Callable[[T], Token | None] | None) -> T | _Trouble:

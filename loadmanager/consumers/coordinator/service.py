@@ -13,7 +13,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -27,7 +28,16 @@ from loadmanager.consumers.coordinator.lag_topic import GroupLags, LagTopic
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Description, GroupRecord, Partition, Rebalance, Settings, key_of
+from loadmanager.consumers.coordinator.records import (
+    Description,
+    GroupRecord,
+    Partition,
+    Rebalance,
+    Record,
+    Settings,
+    Written,
+    key_of,
+)
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore, namespace_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
@@ -39,10 +49,12 @@ TICK_S = 0.1
 TOPICS_EVERY_S = 5.0
 LAG_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
-KEPT_AT_ONCE = 8
-"""Groups whose offsets are committed again at the same time."""
+KEPT_AT_ONCE = 4
+"""Groups of one writer whose offsets are committed again at the same time."""
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
+LARGE = 1_000
+"""Members and partitions of a group that is taken over on a thread: 100,000 partitions take a third of a second."""
 TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
@@ -54,6 +66,7 @@ STORED_WITHIN_S = 10.0
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
+T = TypeVar("T")
 _log = logging.getLogger("loadmanager.consumers")
 
 
@@ -112,7 +125,8 @@ class Coordinator:
         self._keeping: set[str] = set()
         self._settled = set[str]()
         """Groups of which a commit has ended a moment ago."""
-        self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
+        self._at_once = WeakValueDictionary[str, asyncio.Semaphore]()
+        """By writer, while somebody commits offsets again."""
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
         self._reports = LagTopic(store.log)
         self._reported_every_s = reported_every_s
@@ -337,17 +351,21 @@ class Coordinator:
             own = [records.get("") for records in found.values()]
             await self._fence({each.writer for each in own if isinstance(each, GroupRecord)})
         taken: dict[str, Hosted] = {}
+        entries: dict[str, list[Written]] = {}
         for name, records in found.items():
-            group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
-            group.writer = self._topics.writer
+            run = _run_apart if _size(records) > LARGE else _run
+            remaining_ms, offset_ms = left.remaining_ms.get(name), self._wall_offset_ms()
+            group = await run(partial(Group.restored, name, records, self._now_ms(), remaining_ms, offset_ms))
+            group.writer = self._topics.writer(name)
             taken[name] = Hosted(group, bundle, token)
             if not group.is_empty:
                 topics = group.record().topics
                 self._sizes = {**topics, **self._sizes}
                 taken[name].begin(topics, self._now_ms())
+            entries[name] = await run(partial(group.written, token))
             if len(taken) % TURN == 0:
                 await asyncio.sleep(0)
-        await self._store.write_all(token, {name: hosted.group.written(token) for name, hosted in taken.items()})
+        await self._store.write_all(token, entries)
         self._hosted |= taken
         self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
         await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
@@ -380,11 +398,11 @@ class Coordinator:
         """
         until_s = self._clock_s() + STORED_WITHIN_S
         while True:
-            hosted.group.writer = self._topics.writer
+            hosted.group.writer = self._topics.writer(name)
             await self._promised(name, hosted)
             if not offsets:
                 return
-            if hosted.group.writer == self._topics.writer:
+            if hosted.group.writer == self._topics.writer(name):
                 try:
                     async with hosted.attempt(offsets):
                         await self._topics.commit(name, offsets, pulled)
@@ -405,7 +423,7 @@ class Coordinator:
                     f"{namespace_of(name)} has {GROUPS} groups, the most it may have: groups delete removes one"
                 )
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
-            group.writer = self._topics.writer
+            group.writer = self._topics.writer(name)
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         self._used[name] = None
         if hosted is None or hosted.token != claim.token:
@@ -546,8 +564,9 @@ class Coordinator:
 
     async def _keep(self, name: str, hosted: Hosted) -> None:
         """Commit the group's offsets again, and its first ones; then members may read the partitions."""
+        at_once = self._at_once.setdefault(self._topics.writer(name), asyncio.Semaphore(KEPT_AT_ONCE))
         try:
-            async with self._at_once, self.broker.admit(name) as claim:
+            async with at_once, self.broker.admit(name) as claim:
                 if hosted.is_gone or claim.token != hosted.token:
                     return
                 sizes = dict(self._sizes)
@@ -646,3 +665,18 @@ class Coordinator:
 def _id_of(name: str) -> str:
     """The `group.id` of a group."""
     return name.partition("://")[2]
+
+
+def _size(records: Mapping[str, Record]) -> int:
+    """How many members and partitions the group of these records has."""
+    own = records.get("")
+    return len(records) + (sum(own.topics.values()) if isinstance(own, GroupRecord) else 0)
+
+
+async def _run(job: Callable[[], T]) -> T:
+    return job()
+
+
+async def _run_apart(job: Callable[[], T]) -> T:
+    """On another thread: for a group that nobody else knows yet."""
+    return await asyncio.to_thread(job)

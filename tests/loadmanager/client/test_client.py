@@ -323,9 +323,11 @@ async def test_the_budget_bounds_everything_and_tells_what_went_wrong(tmp_path: 
         async def hang(_: Route) -> None:
             await asyncio.Event().wait()
 
+        await router.route(TOPIC)
         with pytest.raises(BudgetSpent, match="first attempt was still under way"):
             await router.call(TOPIC, hang, budget_s=0.3)
         assert time.monotonic() - begun_s < 15, "twice the usual budget is more"
+        assert router.cached(TOPIC) is None, "an owner that hangs may have a successor: it is looked up again"
 
 
 async def test_what_the_service_itself_raises_comes_through(tmp_path: Path):

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumers.backlog.metrics import backlog_metrics
@@ -102,6 +102,26 @@ async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world
                 if message is not None:
                     seen.add((message.value() or b"").decode())
     assert seen == {str(number) for number in range(PARTITIONS, 2 * PARTITIONS)}
+
+
+@pytest.mark.slow
+async def test_latest_goes_on_at_the_begin_where_its_place_is_cut_off(world: World) -> None:
+    """Kafka's own consumer jumps to the end, and never reads what came while it was away."""
+    late: dict[str, Any] = {**world.options, "kafka": {**world.options["kafka"], "auto.offset.reset": "latest"}}
+    first = Reading(world, **late)
+    await world.until(lambda: bool(first.seen))
+    await first.stop()
+    begun = world.sent
+    await asyncio.to_thread(world.send, 20 * PARTITIONS)
+    ends = {each: (world.sent - each + PARTITIONS - 1) // PARTITIONS for each in range(PARTITIONS)}
+    cut = [TopicPartition(world.topic, each, end - 5) for each, end in ends.items()]
+    for done in world.admin.delete_records(cut).values():
+        await asyncio.to_thread(done.result, WAIT_S)
+    left = {str(each) for each in range(world.sent - 5 * PARTITIONS, world.sent)}
+    assert begun <= world.sent - 5 * PARTITIONS
+    second = Reading(world, **late)
+    await world.until(lambda: left <= second.seen.keys())
+    await second.stop()
 
 
 @pytest.mark.slow
