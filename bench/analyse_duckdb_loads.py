@@ -6,8 +6,8 @@ from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.figures import counted
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager.model.load import CAPACITIES, RESOURCES
-from loadmanager.strategies.playground.level import IDLE
-from loadmanager.strategies.splitting.conditions import FILL_AIMED_AT
+from loadmanager.strategies.playground.bounds import IDLE
+from loadmanager.strategies.splitting.splits import FILL_AIMED_AT
 
 COUNTED = counted(DEFAULTS.weights)
 WEIGHTS = DEFAULTS.weights.row

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench.figures import emit, finite
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.comparing import PULSAR, Summary, games, summaries
-from loadmanager.strategies.playground.measures import Measures
-from loadmanager.strategies.playground.observing import Conditions
+from loadmanager.strategies.playground.cluster import Conditions
+from loadmanager.strategies.playground.measures import PULSAR, Measures, Summary, games, summaries
 from loadmanager.strategies.playground.scenario import Size
-from loadmanager.strategies.playground.workloads.registry import WORKLOADS
+from loadmanager.strategies.playground.workloads import WORKLOADS
 
 SEEDS = range(1, 4)
 FIELD = Conditions(delay_rounds=1, stale_rounds=1, top_bundles=25, noise=0.2)

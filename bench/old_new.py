@@ -16,10 +16,9 @@ import numpy as np
 
 from bench.figures import emit
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.comparing import Game, Summary, games, summaries
-from loadmanager.strategies.playground.measures import Measures
-from loadmanager.strategies.playground.observing import Conditions
-from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.cluster import Conditions
+from loadmanager.strategies.playground.game import Run
+from loadmanager.strategies.playground.measures import Game, Measures, Summary, games, summaries
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.traffic import Traffic, traffic
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from statechannel.law.coordination_root import Identity as Identity
-from statechannel.law.entry import LogEntry as LogEntry
-from statechannel.law.entry import Payload as Payload
+from statechannel.law.agreement import Identity as Identity
 from statechannel.law.record import BrokerId
+from statechannel.law.record import LogEntry as LogEntry
+from statechannel.law.record import Payload as Payload
 
 
 class TopicSpec(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bench.generating.world import MINUTES_A_DAY, Ints, World
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, Size, broker_names
-from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.playground.workloads import make
 
 Floats = NDArray[np.float64]
 

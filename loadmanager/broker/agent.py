@@ -33,7 +33,7 @@ from loadmanager.broker.agent_core import (
 from loadmanager.broker.hooks import HookEnded, Hooks, HookTimeouts, HostRunner, not_told
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import BundleHost, BundleLoad, Destination
-from loadmanager.strategies.splitting.cutting import UNBOUNDED, Bounds
+from loadmanager.strategies.splitting.cuts import UNBOUNDED, Bounds
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Subject, Token

@@ -10,7 +10,7 @@ import msgspec
 from loadmanager.cluster.load_reports import Readings
 from loadmanager.cluster.suspicion import Probe
 from statechannel.law.codec import NEWEST_VERSION
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES
+from statechannel.law.snapshot import CHUNK_BUNDLES
 from statechannel.ports import Coordination, Log
 from statechannel.runtime.tasks import Blocking, at_once
 

@@ -1,7 +1,7 @@
 """Chooses where to cut a bundle: at given positions, into equal ranges, or into parts with equally many keys. Pure.
 
 The names are Pulsar's (`NamespaceBundleSplitAlgorithm`). Decides only the cuts, which lie strictly inside the bundle
-and ascend strictly; the law and the agent decide who may split, and when. `loadmanager.strategies.splitting.cutting`
+and ascend strictly; the law and the agent decide who may split, and when. `loadmanager.strategies.splitting.cuts`
 chooses cuts by load.
 """
 

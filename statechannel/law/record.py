@@ -1,4 +1,4 @@
-"""What brokers write to the channel: one frozen value per record, and the identities in it.
+"""What a log takes and gives, and what brokers write to the channel: one frozen value per record.
 
 A record names an action, its actor and role, the bundles it concerns and, for each, the revision that its author saw.
 `transitions.py` decides whether it counts, when it is read back.
@@ -14,6 +14,24 @@ import msgspec
 from statechannel.errors import InvalidName
 from statechannel.law.agreement import NEVER_AGREED, Agreement
 from statechannel.law.bundle import Bundle, Position
+
+
+class Payload(msgspec.Struct, frozen=True, gc=False):
+    """One append: an optional key, and a value (None deletes the key of a compacted topic)."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry read: the payload, its partition and offset, and when the log took it (the log's wall clock, ms)."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    appended_ms: int
+
 
 MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1

@@ -18,9 +18,17 @@ from statechannel.errors import InvalidName, InvariantError
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, Key, check_namespace, check_tiling, tile, tiles_exactly
 from statechannel.law.indices import Flight, Indices
-from statechannel.law.moves import Move
 from statechannel.law.namespace import Namespace
-from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, Partition, PartitionState
+from statechannel.law.partition import (
+    DONE,
+    IDENTITY,
+    ClusterIdentity,
+    Lead,
+    Move,
+    NamespaceState,
+    Partition,
+    PartitionState,
+)
 from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role, Subject, Token
 from statechannel.law.transitions import IN_FLIGHT, Parties, Reshape, Row, State, Then, relations, reshape, rows
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition, Whole, check_entry
@@ -185,6 +193,16 @@ class OwnershipTable:
     def agreed(self, partition: int) -> Agreed:
         """The partition's agreement."""
         return self._partitions[partition].agreed
+
+    @property
+    def import_is_unfinished(self) -> bool:
+        """True if an import began to fill this log and its last mark is missing."""
+        origin = self.cluster_identity
+        return (
+            origin is not None
+            and origin.identity.startswith(IDENTITY)
+            and self.highest_incarnation(DONE.name) < DONE.incarnation
+        )
 
     def highest_incarnation(self, name: str) -> int:
         """The highest number of this broker name that any record showed, 0 if none did."""

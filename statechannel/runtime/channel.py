@@ -34,7 +34,6 @@ from statechannel.errors import (
 from statechannel.law import codec
 from statechannel.law.agreement import NEVER_AGREED, Agreement
 from statechannel.law.bundle import Bundle
-from statechannel.law.imported import is_unfinished
 from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo
@@ -162,7 +161,7 @@ class Channel:
                 f"this log belongs to cluster {cluster_identity.cluster!r}, the settings say {cluster!r}: "
                 "correct --cluster, or use another log or topic prefix"
             )
-        if is_unfinished(self.table):
+        if self.table.import_is_unfinished:
             raise LogUnavailable(
                 "this log is being filled by an import that has not finished: wait for it, or run it again"
             )

@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from statechannel.errors import CoordinationError, CoordinationUnavailable, Deposed, Fenced, ForeignRoot, RootLost
-from statechannel.law.coordination_root import check_root, lost, replaced
+from statechannel.law.agreement import check_root, lost, replaced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 from tests.simulator.network import Link, Network, NoAnswer

@@ -10,13 +10,11 @@ from types import ModuleType
 
 import msgspec
 
-from statechannel.law import snapshot, snapshot_columns, table, transitions
+from statechannel.law import table, transitions
 from statechannel.law.transitions import Row
 
 PLACES: dict[str, tuple[ModuleType, ...]] = {
     "relations": (transitions, table),
-    "entries": (snapshot_columns, snapshot),
-    "packed": (snapshot_columns, snapshot),
 }
 """Functions that other modules import by name."""
 

@@ -16,8 +16,7 @@ from statechannel.law import snapshot
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record
-from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES
+from statechannel.law.snapshot import CHUNK_BUNDLES, Index, SnapshotInfo, SnapshotsReader, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Change, Ownership, Refusal

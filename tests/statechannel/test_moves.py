@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel.law import codec, moves
+from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.moves import MOVES_KEPT_A_BUNDLE, Move, Moves
+from statechannel.law.partition import MOVES_KEPT_A_BUNDLE, Move, Moves
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -284,7 +284,7 @@ def test_of_a_bundle_the_newest_moves_are_kept(cluster: Cluster):
 def test_partition_keeps_its_last_moves_and_a_restored_replica_the_same(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ):
-    monkeypatch.setattr(moves, "BUNDLES_KEPT", 3)
+    monkeypatch.setattr("statechannel.law.partition.BUNDLES_KEPT", 3)
     first, second, third, fourth = cluster.bundles
     for bundle in (first, second, third):
         cluster.transfer(bundle, cluster.B)
@@ -301,7 +301,7 @@ def test_partition_keeps_its_last_moves_and_a_restored_replica_the_same(
 
 
 def test_bundles_that_were_forgotten_may_move_again(monkeypatch: pytest.MonkeyPatch, cluster: Cluster):
-    monkeypatch.setattr(moves, "BUNDLES_KEPT", 1)
+    monkeypatch.setattr("statechannel.law.partition.BUNDLES_KEPT", 1)
     cluster.transfer(cluster.hot, cluster.B)
     cluster.transfer(cluster.warm, cluster.B)
     cluster.now_ms = 9_000
@@ -311,7 +311,7 @@ def test_bundles_that_were_forgotten_may_move_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_each_partition_keeps_its_own(new_ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(moves, "BUNDLES_KEPT", 1)
+    monkeypatch.setattr("statechannel.law.partition.BUNDLES_KEPT", 1)
     ledger = new_ledger(partitions=2)
     for partition in range(2):
         ledger.lead(1, partition=partition)

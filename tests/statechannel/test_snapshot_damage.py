@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from statechannel.errors import BadSnapshot, NewerRecord
-from statechannel.law import snapshot_columns
+from statechannel.law import snapshot
 from statechannel.law.bundle import FULL_UPPER
 from statechannel.law.partition import Lead, PartitionState
-from statechannel.law.snapshot import INDEX_KEY, SnapshotInfo, chunk_key, closing
-from statechannel.law.snapshot_columns import Chunk, Head, Section, sealed
+from statechannel.law.snapshot import INDEX_KEY, Chunk, Head, Section, SnapshotInfo, chunk_key, closing, sealed
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Payload
 
@@ -142,7 +141,7 @@ def test_an_index_of_another_partition_is_refused(topic: Topic):
 
 
 def of_a_newer_format(value: bytes) -> bytes:
-    return sealed(value[14:], snapshot_columns.FORMAT + 1)
+    return sealed(value[14:], snapshot.FORMAT + 1)
 
 
 @pytest.mark.parametrize("key", [INDEX_KEY, chunk_key("new", 1)])
@@ -210,7 +209,7 @@ def test_a_made_snapshot_reads():
         changed(bys=[1, 1, 1]),
         changed(revisions=[7]),
         changed(tokens=[7, 7, 7]),
-        changed(rare=[snapshot_columns.Rare(2, B, None, None)]),
+        changed(rare=[snapshot.Rare(2, B, None, None)]),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(section: Section):

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from statechannel.errors import BadSnapshot, InvariantError
-from statechannel.law import snapshot, snapshot_columns
+from statechannel.law import snapshot
 from statechannel.law.indices import Indices
-from statechannel.law.moves import Moves
-from statechannel.law.partition import Partition, PartitionState
+from statechannel.law.partition import Moves, Partition, PartitionState
 from statechannel.law.record import NEVER
 from statechannel.law.snapshot import INDEX_KEY
 from statechannel.law.table import OwnershipTable
@@ -22,7 +21,7 @@ from .auditor import Violation, promise
 from .mutation import mutate
 from .snapshots import FEW_BUNDLES, GENESIS, audit_snapshots, chunks_of, two_snapshots, write
 
-COLUMNS, DECODING = snapshot_columns, snapshot.Decoding
+COLUMNS, DECODING = snapshot, snapshot.Decoding
 FORGOTTEN = {
     "the offset": (Partition, "of", "partition.next_offset = state.next_offset", "pass"),
     "the epoch": (Partition, "of", "partition.lead = state.lead", "pass"),
@@ -78,13 +77,13 @@ def test_nothing_is_forgotten(new_ledger):
 
 
 def test_a_field_that_is_new_must_be_in_the_snapshot():
-    """Who adds one puts it into `snapshot_columns` and into FORGOTTEN."""
+    """Who adds one puts it into `snapshot` and into FORGOTTEN."""
     assert Ownership.__struct_fields__ == (
         "bundle", "state", "holder", "target", "revision", "token", "action", "by", "hand_off", "cutting",
     )  # fmt: skip
     assert Cutting.__struct_fields__ == ("boundaries", "algorithm", "parts")
     assert set(PartitionState.__struct_fields__) - {"partition", "next_offset", "namespaces"} == set(
-        snapshot_columns.Head.__struct_fields__
+        snapshot.Head.__struct_fields__
     )
     assert set(vars(Partition())) == {"next_offset", "lead", "retired", "agreed", "incarnations", "namespaces", "moves"}
     assert set(vars(Moves())) == {"_leaving", "_arrived"}

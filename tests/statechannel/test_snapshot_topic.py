@@ -9,13 +9,11 @@ import msgspec
 import pytest
 
 from statechannel.errors import BadSnapshot
-from statechannel.law import codec, snapshot_columns
+from statechannel.law import codec, snapshot
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries, tile
-from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
-from statechannel.law.partition import PartitionState
+from statechannel.law.partition import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move, PartitionState
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, BrokerId, Record, Role
-from statechannel.law.snapshot import SnapshotInfo, SnapshotsReader, closing, encode
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES
+from statechannel.law.snapshot import CHUNK_BUNDLES, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Cutting, Refusal
@@ -120,7 +118,7 @@ def chunks_written(state: PartitionState, chunk_bundles: int = CHUNK_BUNDLES) ->
 def test_a_namespace_is_cut_into_chunks_wherever_it_must_be(size: int, bundles: int):
     state = state_of(evenly("a/a", bundles), ("b/deleted", []), evenly("c/c", 1), evenly("d/d", bundles))
     chunks = chunks_written(state, size)
-    assert all(sum(map(len, [s.his for s in snapshot_columns.unpack(c).sections])) <= size for c in chunks)
+    assert all(sum(map(len, [s.his for s in snapshot.unpack(c).sections])) <= size for c in chunks)
     assert len(chunks) >= (2 * bundles + 1) / size
     assert there_and_back(state, size) == state
 
@@ -238,8 +236,8 @@ def test_a_recorded_snapshot_still_says_what_the_recorded_log_says(partition: in
 
 
 def test_states_and_actions_keep_their_places_or_the_format_is_raised():
-    """A snapshot names them by place. Append only; else raise `snapshot_columns.FORMAT`, and write its places here."""
-    for version in range(snapshot_columns.PLAIN_FORMAT, snapshot_columns.FORMAT + 1):
+    """A snapshot names them by place. Append only; else raise `snapshot.FORMAT`, and write its places here."""
+    for version in range(snapshot.PLAIN_FORMAT, snapshot.FORMAT + 1):
         states, actions = STATES_OF[version], ACTIONS_OF[version]
         assert tuple(State)[: len(states)] == states
         assert tuple(Action)[: len(actions)] == actions

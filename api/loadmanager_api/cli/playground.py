@@ -11,13 +11,12 @@ import click
 import msgspec
 
 from loadmanager.errors import Invalid
-from loadmanager.strategies.playground.comparing import Game, Summary, games, summaries
-from loadmanager.strategies.playground.invariants import InvariantViolation
-from loadmanager.strategies.playground.measures import Measures
-from loadmanager.strategies.playground.observing import Conditions
+from loadmanager.strategies.playground.cluster import Conditions
+from loadmanager.strategies.playground.game import InvariantViolation
+from loadmanager.strategies.playground.measures import Game, Measures, Summary, games, summaries
 from loadmanager.strategies.playground.pictures import draw
 from loadmanager.strategies.playground.scenario import Size
-from loadmanager.strategies.playground.workloads.registry import TRACE, WORKLOADS
+from loadmanager.strategies.playground.workloads import TRACE, WORKLOADS
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of

@@ -20,7 +20,7 @@ from loadmanager.channel.migration.offline_log import FoldedLog, patiently
 from loadmanager.errors import Conflict
 from statechannel.errors import LogUnavailable
 from statechannel.law.agreement import Agreed, Agreement
-from statechannel.law.imported import AT_WORK
+from statechannel.law.partition import AT_WORK
 from statechannel.law.record import Action, Record, Role
 from statechannel.ports import Coordination, Log
 

@@ -39,7 +39,6 @@ from loadmanager.settings.documents.model import DOCUMENT_TOPICS, Entry
 from statechannel.errors import BadSnapshot, NewerRecord
 from statechannel.law import snapshot
 from statechannel.law.agreement import Agreement
-from statechannel.law.imported import is_unfinished
 from statechannel.law.partition import ClusterIdentity, NamespaceState, PartitionState
 from statechannel.law.record import Count
 from statechannel.law.snapshot import Decoding, SnapshotInfo
@@ -122,7 +121,7 @@ def export_of(
     """An export of all that was replayed. Raises Conflict if the log belongs to no cluster, or is incomplete."""
     if table.cluster_identity is None:
         raise Conflict(f"{address} belongs to no cluster, so there is nothing to export: correct --log")
-    if is_unfinished(table):
+    if table.import_is_unfinished:
         raise Conflict(f"{address} was only filled in part by an import: run that import again, then export")
     states = tuple(table.cut(partition) for partition in range(table.partitions))
     return Export(table.cluster_identity, taken_ms, address, states, documents, groups)

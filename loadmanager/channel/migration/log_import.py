@@ -22,9 +22,8 @@ from loadmanager.channel.migration.offline_log import ATTEMPTS, FoldedLog, patie
 from loadmanager.errors import Conflict
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.law.agreement import Agreement
-from statechannel.law.imported import AT_WORK, DONE, IDENTITY, is_unfinished
 from statechannel.law.namespace import Namespace
-from statechannel.law.partition import ClusterIdentity, NamespaceState
+from statechannel.law.partition import AT_WORK, DONE, IDENTITY, ClusterIdentity, NamespaceState
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject, Token
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -200,7 +199,7 @@ class Import:
         return (
             cluster_identity is not None
             and cluster_identity.identity.startswith(IDENTITY)
-            and not is_unfinished(self._target.table)
+            and not self._target.table.import_is_unfinished
         )
 
     def check(self) -> None:
@@ -213,7 +212,7 @@ class Import:
                 f"{target.address} is not empty, and belongs to no cluster: choose a new log or topic prefix"
             )
         whose = f"{target.address} is not empty: it belongs to cluster {cluster_identity.cluster!r}, generation"
-        if target.foreign and is_unfinished(target.table):
+        if target.foreign and target.table.import_is_unfinished:
             raise Conflict(
                 f"{whose} {cluster_identity.generation}, and was filled in part by another import: run that one again, "
                 "or choose a new log or topic prefix"

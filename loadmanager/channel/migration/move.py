@@ -29,8 +29,7 @@ from loadmanager.channel.migration.log_import import Import, Wanted, check_gener
 from loadmanager.channel.migration.offline_log import FoldedLog, patiently
 from loadmanager.errors import Conflict
 from statechannel.errors import LogUnavailable
-from statechannel.law.imported import AT_WORK, generation_of
-from statechannel.law.partition import ClusterIdentity
+from statechannel.law.partition import AT_WORK, ClusterIdentity, generation_of
 from statechannel.law.record import Action, Record, Role
 from statechannel.ports import Connection, Coordination, Identity, Log, TopicSpec
 

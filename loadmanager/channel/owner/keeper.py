@@ -21,8 +21,7 @@ from loadmanager.channel.owner.reading_back import compare
 from loadmanager.channel.owner.retention import Plan, Progress, ScheduleSettings, due, plan
 from statechannel.errors import BadSnapshot, InvariantError, LogUnavailable
 from statechannel.law.partition import PartitionState
-from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES
+from statechannel.law.snapshot import CHUNK_BUNDLES, Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import ExclusiveWriter, Log, Payload
 from statechannel.runtime.tasks import Turnstile

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statechannel.errors import BadSnapshot
 from statechannel.law.partition import PartitionState
 from statechannel.law.record import BrokerId
-from statechannel.law.snapshot_columns import Head, Section, entries, unpack
+from statechannel.law.snapshot import Head, Section, entries, unpack
 
 
 def compare(chunks: Sequence[bytes], state: PartitionState) -> Iterator[None]:

@@ -31,7 +31,7 @@ from loadmanager.cluster.readers import ChannelReader, wanted
 from loadmanager.settings import Settings
 from statechannel.errors import CoordinationError, LogError, StateChannelError, WriterFenced
 from statechannel.law.record import BrokerId
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES
+from statechannel.law.snapshot import CHUNK_BUNDLES
 from statechannel.ports import Connection, Coordination, Log
 from statechannel.runtime.channel import Channel
 from statechannel.runtime.view import TableView

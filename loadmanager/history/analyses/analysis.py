@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from loadmanager.history.lake import Window
 from loadmanager.model.load import DEFAULT_WEIGHTS, Weights, weights_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.conditions import Limits
+from loadmanager.strategies.splitting.splits import Limits
 
 Tables = Callable[[str], DataFrame]
 """All rows of a table of `schemas.py`; empty where the table does not exist yet. `Lake.table` is one."""

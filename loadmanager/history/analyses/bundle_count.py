@@ -23,8 +23,8 @@ from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, MESSAGES, 
 from loadmanager.history.analyses.serving import last_known, there
 from loadmanager.history.lake import Window
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager.strategies.playground.level import IDLE
-from loadmanager.strategies.splitting.conditions import FILL_AIMED_AT, Limits
+from loadmanager.strategies.playground.bounds import IDLE
+from loadmanager.strategies.splitting.splits import FILL_AIMED_AT, Limits
 
 FILLS = ("keys", "sessions", "messages", "bytes")
 

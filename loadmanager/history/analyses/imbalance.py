@@ -13,7 +13,7 @@ from loadmanager.history.analyses.figures import MINUTE_S, counted, over, with_u
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 from loadmanager.model.load import RESOURCES
-from loadmanager.strategies.playground.level import IDLE
+from loadmanager.strategies.playground.bounds import IDLE
 
 FULLEST = "fullest"
 """The pseudo resource for a broker's usage: the largest of its resources."""

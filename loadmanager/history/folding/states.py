@@ -17,8 +17,7 @@ from loadmanager.history.folding.lists import Row
 from loadmanager.history.schemas import CHANNEL_STATE
 from statechannel.errors import BadSnapshot
 from statechannel.law.partition import PartitionState
-from statechannel.law.snapshot import Decoding, SnapshotInfo, encode
-from statechannel.law.snapshot_columns import opened, sealed
+from statechannel.law.snapshot import Decoding, SnapshotInfo, encode, opened, sealed
 
 SEEDED = -1
 """The `batch` of a state that came from the channel's own snapshots."""

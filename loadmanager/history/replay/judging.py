@@ -18,7 +18,7 @@ import numpy as np
 
 from loadmanager.history.replay.recording import Recorded, Step
 from loadmanager.model.cluster import Flags, Floats, Ints
-from loadmanager.strategies.playground.level import Ruler, allowed_usage, even_usage
+from loadmanager.strategies.playground.bounds import Ruler, allowed_usage, even_usage
 from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, UNLOAD_GAP_S
 
 FREE = "death"

@@ -18,8 +18,8 @@ from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
 from loadmanager.history.replay.rounds import Played, played_out
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.invariants import InvariantViolation
-from loadmanager.strategies.playground.level import Ruler
+from loadmanager.strategies.playground.bounds import Ruler
+from loadmanager.strategies.playground.game import InvariantViolation
 
 
 class Rules(msgspec.Struct, frozen=True):

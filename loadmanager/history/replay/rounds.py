@@ -14,11 +14,9 @@ from loadmanager.history.replay.recording import Recorded, Step
 from loadmanager.history.replay.ruling import Ruling
 from loadmanager.model.cluster import Flags, Ints
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.cluster import SimulatedCluster
-from loadmanager.strategies.playground.invariants import check
-from loadmanager.strategies.playground.level import Ruler
-from loadmanager.strategies.playground.observing import Conditions, View, observe
-from loadmanager.strategies.playground.placing import Placer
+from loadmanager.strategies.playground.bounds import Ruler
+from loadmanager.strategies.playground.cluster import Conditions, Placer, SimulatedCluster, View, observe
+from loadmanager.strategies.playground.game import check
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from loadmanager.decisions.codec import decode
 from loadmanager.decisions.errors import BadDecision, NewerDecision
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNLIMITED, ClusterModel, Constraints, Flags, Floats, Ints
-from loadmanager.strategies.playground.cluster import SimulatedCluster
-from loadmanager.strategies.playground.observing import View
+from loadmanager.strategies.playground.cluster import SimulatedCluster, View
 from statechannel.law.bundle import Bundle
 
 Short = NDArray[np.int16]

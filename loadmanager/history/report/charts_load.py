@@ -22,7 +22,7 @@ from loadmanager.history.report.drawing import (
     whole,
 )
 from loadmanager.history.report.material import Material
-from loadmanager.strategies.playground.level import IDLE
+from loadmanager.strategies.playground.bounds import IDLE
 
 ROW_PX, LEAST_PX = 22, 90
 FULLEST, MEAN = "fullest broker", "mean"

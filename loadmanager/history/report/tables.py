@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmanager.history.report.drawing import clock, duration
 from loadmanager.history.report.material import Material
-from loadmanager.strategies.playground.level import IDLE
+from loadmanager.strategies.playground.bounds import IDLE
 
 FAILOVERS_SHOWN = 8
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
-from loadmanager.strategies.splitting.deciding import SplitDecision
 from loadmanager.strategies.splitting.merging import MergeDecision
+from loadmanager.strategies.splitting.splits import SplitDecision
 
 EVENTS_KEPT = 200
 

@@ -8,8 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.model.families import counter, counters, gauge, gauges
-from loadmanager.strategies.splitting.conditions import Cause
-from loadmanager.strategies.splitting.deciding import Rule
+from loadmanager.strategies.splitting.splits import Cause, Rule
 
 
 def splitting_metrics(journal: Journal, suspects: int, locked: int) -> Iterator[Metric]:

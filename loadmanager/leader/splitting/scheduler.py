@@ -20,11 +20,9 @@ from loadmanager.model.policies.effective import Ruling
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.strategies.splitting.conditions import Cause
-from loadmanager.strategies.splitting.cutting import Bounds, Cuts, automatic_cuts, estimated
-from loadmanager.strategies.splitting.deciding import Hot, Kept, View, decide_splits, judge, worth_averaging
-from loadmanager.strategies.splitting.dividing import Inheritance, divide
+from loadmanager.strategies.splitting.cuts import Bounds, Cuts, Inheritance, automatic_cuts, divide, estimated
 from loadmanager.strategies.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
+from loadmanager.strategies.splitting.splits import Cause, Hot, Kept, View, decide_splits, judge, worth_averaging
 from statechannel.errors import StateChannelError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Subject

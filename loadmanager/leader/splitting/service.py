@@ -15,8 +15,8 @@ from loadmanager.leader.splitting.leading import Tending
 from loadmanager.leader.splitting.scheduler import KeysOf, Loads, Reshaper
 from loadmanager.model.policies.effective import Ruling
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.choosing import Extreme, choose
-from loadmanager.strategies.splitting.cutting import Bounds
+from loadmanager.strategies.splitting.cuts import Bounds
+from loadmanager.strategies.splitting.splits import Extreme, choose
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.runtime.channel import Channel

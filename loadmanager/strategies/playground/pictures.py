@@ -13,8 +13,8 @@ import numpy as np
 
 from loadmanager.errors import Invalid
 from loadmanager.strategies.playground import drawing
-from loadmanager.strategies.playground.comparing import Game
-from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.game import Run
+from loadmanager.strategies.playground.measures import Game
 
 WIDTH = 640
 SCALE = 1.1

@@ -14,7 +14,7 @@ from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import Figures
 from loadmanager.model.load_report import Publish, Reporter, Sample
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.game import Run
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, broker_names
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId

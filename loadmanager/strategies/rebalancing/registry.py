@@ -6,10 +6,8 @@ from loadmanager.settings.plugins import BALANCING_NAMES, Plugins
 from loadmanager.strategies.rebalancing.evacuating import Evacuating
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg
-from loadmanager.strategies.rebalancing.pulsar.overload import Overload
-from loadmanager.strategies.rebalancing.pulsar.threshold import Threshold
+from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, Threshold, Uniform
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
-from loadmanager.strategies.rebalancing.pulsar.uniform import Uniform
 from loadmanager.strategies.rebalancing.strategy import Strategy
 
 STRATEGIES: Plugins[Strategy] = Plugins(

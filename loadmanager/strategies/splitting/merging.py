@@ -25,8 +25,7 @@ from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import total_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.conditions import Limits, fullest, is_cold
-from loadmanager.strategies.splitting.deciding import SettingsOf, nothing_said
+from loadmanager.strategies.splitting.splits import Limits, SettingsOf, fullest, is_cold, nothing_said
 from statechannel.law.bundle import Bundle
 
 

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 import msgspec
 
 from statechannel.errors import Deposed, Fenced, ForeignRoot, RootLost
-from statechannel.law.coordination_root import check_root, lost, replaced
+from statechannel.law.agreement import check_root, lost, replaced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Identity, Leadership, Member
 

@@ -43,7 +43,7 @@ from statechannel.adapters.zookeeper.session import (
 )
 from statechannel.adapters.zookeeper.watches import Watches
 from statechannel.errors import CoordinationError, CoordinationUnavailable, Deposed, Fenced, ForeignRoot, RootLost
-from statechannel.law.coordination_root import check_root, lost, replaced
+from statechannel.law.agreement import check_root, lost, replaced
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 

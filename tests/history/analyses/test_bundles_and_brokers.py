@@ -14,7 +14,7 @@ from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS, Options
 from loadmanager.history.lake import Window
 from loadmanager.model.load import RESOURCES, BrokerLoadData, Weights, capacity_row, usages
-from loadmanager.strategies.splitting.conditions import Limits
+from loadmanager.strategies.splitting.splits import Limits
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import BrokerId
 from tests.history.analyses.making import Chain, Row, answers, at, since, tables

@@ -11,7 +11,7 @@ import numpy as np
 from loadmanager.history.replay.judging import Judge, Terms
 from loadmanager.history.replay.recording import Recorded, Step
 from loadmanager.model.cluster import DIMENSIONS, Ints
-from loadmanager.strategies.playground.playing import Run, play
+from loadmanager.strategies.playground.game import Run, play
 from loadmanager.strategies.playground.scenario import CPU, MESSAGES, Size, scenario, tiled
 from tests.simulation.balance.strategies import still
 

@@ -8,7 +8,7 @@ import pytest
 from loadmanager.history.replay.hindsight import least
 from loadmanager.history.replay.judging import Gaps, Judge, Objective
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.level import Ruler
+from loadmanager.strategies.playground.bounds import Ruler
 from tests.history.replay.games import drawn, every_outcome, game
 
 RULER = Ruler.of(Settings())

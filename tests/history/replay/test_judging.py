@@ -14,11 +14,11 @@ from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
 from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.level import Ruler
+from loadmanager.strategies.playground.bounds import Ruler
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, measure
-from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import Size
-from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.playground.workloads import make
 from tests.history.replay.games import game, lopsided
 from tests.history.replay.written import BEGIN_US, SECOND, frame, written
 from tests.installed import install

@@ -16,10 +16,10 @@ from loadmanager.history.replay.slices import sliced
 from loadmanager.history.replay.tiles import tiled
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BrokerLoadData, bundle_row, total_of
-from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.scenario import CPU, Size, broker_names
 from loadmanager.strategies.playground.traffic import owners_by_round
-from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.playground.workloads import make
 from statechannel.law.record import BrokerId
 from tests.history.replay.written import BEGIN_US, SECOND, History, Report, Step, frame, written
 from tests.simulation.balance.strategies import still

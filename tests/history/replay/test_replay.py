@@ -13,9 +13,9 @@ from loadmanager.history.replay.gaps import recorded_gaps
 from loadmanager.history.replay.job import recorded_settings
 from loadmanager.history.replay.judging import Gaps
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.scenario import Size
-from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.playground.workloads import make
 from tests.history.replay.games import lopsided
 from tests.history.replay.written import BEGIN_US, GAP_S, SECOND, History, at, save, written
 

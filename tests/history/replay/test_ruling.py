@@ -20,8 +20,7 @@ from loadmanager.history.replay.ruling import ruling
 from loadmanager.history.replay.slices import sliced
 from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Constraints, unconstrained
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.cluster import SimulatedCluster
-from loadmanager.strategies.playground.observing import Conditions, observe
+from loadmanager.strategies.playground.cluster import Conditions, SimulatedCluster, observe
 from loadmanager.strategies.playground.scenario import broker_names
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.bundle import Bundle

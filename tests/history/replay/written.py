@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from loadmanager.history.lake import Lake
 from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 from loadmanager.history.schemas import TABLES
-from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.game import Run
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, broker_names
 from loadmanager.strategies.playground.traffic import owners_by_round
 

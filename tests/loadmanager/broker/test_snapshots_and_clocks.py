@@ -12,10 +12,9 @@ from loadmanager.cluster.membership import Membership
 from loadmanager.model.observation import MoveHistory
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
+from statechannel.law.partition import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
-from statechannel.law.snapshot import SnapshotInfo, closing, encode
-from statechannel.law.snapshot_columns import CHUNK_BYTES
+from statechannel.law.snapshot import CHUNK_BYTES, SnapshotInfo, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 from statechannel.ports import Payload

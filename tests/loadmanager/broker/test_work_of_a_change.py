@@ -17,11 +17,10 @@ from loadmanager.strategies.placement.placement import Roster
 from loadmanager_api.routes.bundles import bundles_after
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import even_boundaries, tile
-from statechannel.law.moves import Moves
 from statechannel.law.namespace import MADE_AT_ONCE, Created, Namespace
-from statechannel.law.partition import Lead, NamespaceState, PartitionState
+from statechannel.law.partition import Lead, Moves, NamespaceState, PartitionState
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
-from statechannel.law.snapshot_columns import CHUNK_BUNDLES, packed
+from statechannel.law.snapshot import CHUNK_BUNDLES, packed
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition

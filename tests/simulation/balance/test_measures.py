@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from loadmanager.model.cluster import DIMENSIONS
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.hindsight import hindsight_bound
-from loadmanager.strategies.playground.level import Ruler, allowed_usage, load_that_had_to_move, water_level
+from loadmanager.strategies.playground.bounds import (
+    Ruler,
+    allowed_usage,
+    hindsight_bound,
+    load_that_had_to_move,
+    water_level,
+)
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.measures import lengths, measure
-from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import CPU, Size, scenario
-from loadmanager.strategies.playground.workloads.registry import WORKLOADS, make
+from loadmanager.strategies.playground.workloads import WORKLOADS, make
 from tests.simulation.balance.strategies import Scripted, even_out, still
 
 RULER = Ruler.of(Settings())

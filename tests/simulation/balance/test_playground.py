@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.comparing import games, summaries
+from loadmanager.strategies.playground.measures import games, summaries
 from loadmanager.strategies.playground.pictures import draw
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager_api.cli.main import main

@@ -8,12 +8,11 @@ import pytest
 
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.invariants import InvariantViolation
+from loadmanager.strategies.playground.cluster import Conditions
+from loadmanager.strategies.playground.game import InvariantViolation, Run, play
 from loadmanager.strategies.playground.measures import measure
-from loadmanager.strategies.playground.observing import Conditions
-from loadmanager.strategies.playground.playing import Run, play
 from loadmanager.strategies.playground.scenario import CPU, Scenario, Size, scenario
-from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.playground.workloads import make
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.record import BrokerId
 from tests.simulation.balance.strategies import Scripted, even_out, move, still

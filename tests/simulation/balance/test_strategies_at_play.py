@@ -6,13 +6,11 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.comparing import placement_for
-from loadmanager.strategies.playground.invariants import RESTS
-from loadmanager.strategies.playground.measures import measure
-from loadmanager.strategies.playground.observing import Conditions
-from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.cluster import Conditions
+from loadmanager.strategies.playground.game import RESTS, play
+from loadmanager.strategies.playground.measures import measure, placement_for
 from loadmanager.strategies.playground.scenario import Size
-from loadmanager.strategies.playground.workloads.registry import WORKLOADS, make
+from loadmanager.strategies.playground.workloads import WORKLOADS, make
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 SHORT = Size(brokers=6, bundles=90, rounds=40)

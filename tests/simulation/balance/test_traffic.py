@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmanager.settings import Settings
-from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.scenario import Scenario, Size, scenario
 from loadmanager.strategies.playground.traffic import owners_by_round, traffic
 from tests.simulation.balance.strategies import Scripted, move, still

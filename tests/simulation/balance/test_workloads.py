@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from loadmanager.errors import Invalid
+from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.measures import measure
-from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import CORES, CPU, MEAN_USAGE, Scenario, Size, tiled
-from loadmanager.strategies.playground.workloads.machines import BIG, SLOWER
-from loadmanager.strategies.playground.workloads.registry import WORKLOADS, make
-from loadmanager.strategies.playground.workloads.skew import LARGEST, zipf_weights
-from loadmanager.strategies.playground.workloads.tides import BEAT
+from loadmanager.strategies.playground.workloads import BEAT, BIG, LARGEST, SLOWER, WORKLOADS, make, zipf_weights
 from statechannel.law.bundle import tiles_exactly
 from tests.simulation.balance.strategies import still
 

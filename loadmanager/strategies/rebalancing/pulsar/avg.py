@@ -17,8 +17,7 @@ import numpy as np
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
-from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves
-from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
+from loadmanager.strategies.rebalancing.pulsar.shedder import RESTING, Cause, Label, Moves, Outcome
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

@@ -1,10 +1,13 @@
 """Strategy `transfer`: Pulsar's TransferShedder, decision by decision; the reference for ours.
 
 Brokers are sorted by the moving average of their fullest resource. After the standard deviation has missed its target
-for some rounds in a row, the fullest gives to the emptiest until the target is met. These weaknesses of Pulsar are
-kept: bundles are chosen by bytes only and from the smallest up, so that many clients reconnect for little load; one
-broker that has not reported, or that has just shed, stops the round for the whole cluster; destinations get no time to
-settle; a bundle that comes back in a swap may have been moved just now.
+for some rounds in a row, the fullest gives to the emptiest until the target is met; figures follow the expected effect
+of the round's own decisions. A bundle is judged by its bytes only, from the smallest to the largest. If the next one
+would be too much, it goes nevertheless if bundles of the emptiest broker can come back in exchange.
+
+These weaknesses of Pulsar are kept: bundles are chosen by bytes only and from the smallest up, so that many clients
+reconnect for little load; one broker that has not reported, or that has just shed, stops the round for the whole
+cluster; destinations get no time to settle; a bundle that comes back in a swap may have been moved just now.
 
 These are not kept: traffic that comes back in a swap counts only while a setting for log messages is on, so that the
 expected result is wrong; brokers with outdated data can be chosen although they are left out of the mean (here old data
@@ -15,19 +18,265 @@ Policies, pauses and drains hold as for every strategy; they cause no moves here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cmp_to_key
+from math import isfinite, sqrt
 
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.cluster import FREE, ClusterModel, Flags, Floats
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Decision, Refused
-from loadmanager.strategies.rebalancing.pulsar.averages import Average, Averages, Times, columns, folded, younger_than
-from loadmanager.strategies.rebalancing.pulsar.moves import Moves
-from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
-from loadmanager.strategies.rebalancing.pulsar.pairing import Pair, Walk
-from loadmanager.strategies.rebalancing.pulsar.ranking import Ranking, usable
+from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
+from loadmanager.strategies.rebalancing.pulsar.shedder import (
+    RESTING,
+    Average,
+    Averages,
+    Cause,
+    Label,
+    Moves,
+    Outcome,
+    Times,
+    columns,
+    folded,
+    younger_than,
+)
+
+
+class Ranking:
+    """Brokers by their rows, in the order of their average load; `highest` and `lowest` move towards each other."""
+
+    def __init__(self, rows: list[int], load: Floats, throughput_bytes_s: Floats, settings: Settings) -> None:
+        self._settings = settings
+        self._load = load
+        self._throughput_bytes_s = throughput_bytes_s
+        self._rows = sorted(rows, key=lambda row: load[row])
+        chosen = [float(load[row]) for row in rows]
+        self.mean = sum(chosen) / len(chosen)
+        self._squares = sum(each * each for each in chosen)
+        self.deviation = self._deviation()
+        self._low, self._high, self._shed = 0, len(rows) - 1, 0
+
+    @property
+    def highest(self) -> int:
+        return self._rows[self._high]
+
+    @property
+    def lowest(self) -> int:
+        return self._rows[self._low]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether two brokers are left to pair, and another one may shed in this round."""
+        return self._shed < self._settings.shedder_max_brokers and self._low < self._high
+
+    def condition(self) -> Cause | None:
+        """Why bundles should move now, None if none should."""
+        if self.deviation > self._settings.shedder_target_std:
+            return Cause.OVERLOADED
+        if self._is_underloaded(self.lowest):
+            return Cause.UNDERLOADED
+        return Cause.OVERLOADED if self._is_overloaded(self.highest) else None
+
+    def load(self, row: int) -> float:
+        """The average usage of a broker before any move."""
+        return float(self._load[row])
+
+    def pass_highest(self) -> int:
+        """The fullest broker, which is not considered again in this round."""
+        self._high -= 1
+        return self._rows[self._high + 1]
+
+    def moved(self, source: int, destination: int, load: float) -> None:
+        """Note load expected to move between the two; the destination gets no more in this round."""
+        before, after = (self.load(source), self.load(destination)), (self.load(source) - load, 0.0)
+        after = (max(0.0, after[0]), before[1] + load)
+        self._squares += sum(each * each for each in after) - sum(each * each for each in before)
+        self.deviation = self._deviation()
+        self._shed += 1
+        self._low += 1
+
+    def _deviation(self) -> float:
+        return sqrt(abs(self._squares / len(self._rows) - self.mean * self.mean))
+
+    def _is_underloaded(self, row: int) -> bool:
+        part = min(0.5, max(0.0, self._settings.shedder_target_std / 2))
+        bytes_s = self._throughput_bytes_s
+        return self._load[row] < self.mean * part or bool(bytes_s[row] < bytes_s[self.highest] * part)
+
+    def _is_overloaded(self, row: int) -> bool:
+        load = self._load[row]
+        full = self._settings.overloaded_percent / 100
+        return bool(load > full and load > self.mean + self._settings.shedder_target_std)
+
+
+def usable(model: ClusterModel, unloaded_ms: Times, settings: Settings) -> list[int] | Cause:
+    """The rows to compare, or why the whole round is skipped.
+
+    As in Pulsar, one live broker that has never reported, or that shed and has not reported for `shedder_delay_s`
+    since, stops the round for all.
+    """
+    brokers = model.brokers
+    there = ~brokers.draining & ~brokers.paused
+    age_s = _ages_s(model)
+    fresh = there & brokers.known & (age_s <= settings.load_ttl_s)
+    rows = [int(row) for row in np.flatnonzero(fresh)]
+    for row in rows:
+        unloaded = unloaded_ms.get(str(brokers.ids[row]))
+        if unloaded is not None and model.at_ms - age_s[row] * 1000 - unloaded < settings.shedder_delay_s * 1000:
+            return Cause.COOL_DOWN
+    outdated = [row for row in np.flatnonzero(there & ~fresh) if isfinite(age_s[row])]
+    if not rows:
+        return Cause.OUTDATED_DATA if outdated else Cause.NO_BROKERS
+    return rows if len(rows) + len(outdated) == int(there.sum()) else Cause.NO_LOAD_DATA
+
+
+def _ages_s(model: ClusterModel) -> Floats:
+    """(n,), the age of the brokers' reports; infinite without one."""
+    if model.brokers.report_age_s is not None:
+        return model.brokers.report_age_s
+    known: Flags = model.brokers.known
+    return np.where(known, 0.0, np.inf)
+
+
+SWAPPED_BELOW = 0.75
+"""After a swap the fuller broker must be below this fraction of its former throughput."""
+
+POLICIES = "under an isolation policy or in an anti-affinity group"
+ZERO = "no traffic"
+_STEPS = (100_000.0, 100_000.0, 100.0)
+"""Differences of bytes in, bytes out and messages per second that distinguish bundles in a report's order."""
+_COMPARED = (2, 3, 4)
+"""The columns of a bundle's load in that order."""
+
+
+class Traffic(msgspec.Struct):
+    """The bytes/s of one pair that are chosen to go and to come back."""
+
+    going: float = 0.0
+    coming: float = 0.0
+
+    @property
+    def net(self) -> float:
+        return self.going - self.coming
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Rows of two brokers, how many bytes/s should go from the full one to the empty one, and why."""
+
+    full: int
+    empty: int
+    wanted_bytes_s: float
+    cause: Cause
+
+
+class Walk:
+    """Chooses the bundles of a pair. `resting`: rows of bundles that were unloaded recently."""
+
+    def __init__(self, model: ClusterModel, settings: Settings, moves: Moves, resting: frozenset[int]) -> None:
+        self._model = model
+        self._settings = settings
+        self._moves = moves
+        self._resting = resting
+
+    def reported(self, broker: int) -> list[int]:
+        """The bundles in the broker's report in Pulsar's order, from the smallest to the largest."""
+        load = self._model.bundles.load
+
+        def compare(one: int, other: int) -> int:
+            for column, step in zip(_COMPARED, _STEPS, strict=True):
+                difference = load[one, column] - load[other, column]
+                if abs(difference) > step:
+                    return 1 if difference > 0 else -1
+            return 0
+
+        return sorted(map(int, np.flatnonzero(self._model.bundles.owner == broker)), key=cmp_to_key(compare))
+
+    def shed(self, pair: Pair) -> Traffic:
+        """Decide the moves of this pair; returns their traffic."""
+        mine, back = self.reported(pair.full), iter(self.reported(pair.empty))
+        traffic, remaining = Traffic(), len(mine)
+        for bundle in mine:
+            rule = self._stays(bundle, pair)
+            if rule is not None:
+                self._moves.counts[rule] += 1
+                continue
+            if remaining <= 1:
+                self._moves.counts["the last one of the report"] += 1
+                break
+            swapped: list[int] = []
+            bytes_s = self._bytes_s(bundle)
+            if traffic.net + bytes_s > pair.wanted_bytes_s:
+                swapped = self._swapped(pair, traffic, bytes_s, back)
+                if not swapped:
+                    self._moves.counts["more than is to go"] += 1
+                    break
+            self._make(pair, bundle, swapped)
+            traffic.going += bytes_s
+            traffic.coming += sum(map(self._bytes_s, swapped))
+            remaining -= 1
+        return traffic
+
+    def _bytes_s(self, bundle: int) -> float:
+        return float(self._model.bundles.throughput_bytes_s[bundle])
+
+    def _stays(self, bundle: int, pair: Pair) -> str | None:
+        if bundle in self._resting:
+            return RESTING
+        return self._refusal(bundle, pair.empty) or (ZERO if self._bytes_s(bundle) == 0 else None)
+
+    def _refusal(self, bundle: int, destination: int) -> str | None:
+        """Pulsar's gate for bundles under policies, then the hard rules."""
+        constraints = self._model.constraints
+        isolated = constraints.isolated is not None and bool(constraints.isolated[bundle])
+        grouped = int(constraints.group[bundle]) != FREE
+        if not may_shed(self._settings, isolated=isolated, grouped=grouped):
+            return POLICIES
+        return self._moves.refusal(bundle, destination)
+
+    def _swapped(self, pair: Pair, traffic: Traffic, bytes_s: float, back: Iterator[int]) -> list[int]:
+        """Bundles to come back for one of `bytes_s`; none if no choice improves the pair.
+
+        As in Pulsar, a tried bundle is used up for the whole pair, and recent unloads are ignored.
+        """
+        if not self._settings.shedder_transfer:
+            return []
+        brokers = self._model.brokers
+        before = float(brokers.throughput_bytes_s[pair.full])
+        full = before - traffic.net - bytes_s
+        empty = float(brokers.throughput_bytes_s[pair.empty]) + traffic.net + bytes_s
+        taken: list[int] = []
+        for bundle in back:
+            size = self._bytes_s(bundle)
+            rule = self._refusal(bundle, pair.full)
+            if rule is not None or size == 0:
+                self._moves.counts[rule or ZERO] += 1
+                continue
+            if full + size >= before or empty - size >= before:
+                continue
+            full, empty = full + size, empty - size
+            taken.append(bundle)
+            if empty <= full < before * SWAPPED_BELOW:
+                return taken
+        return []
+
+    def _make(self, pair: Pair, bundle: int, swapped: list[int]) -> None:
+        stage = Stage.SWAP if swapped else Stage.OVERLOAD if pair.cause is Cause.OVERLOADED else Stage.BALANCE
+        group = len(self._moves.made) + 1 if swapped else 0
+        bytes_s = f"{self._bytes_s(bundle) / 1e6:.3g} MB/s"
+        if not self._settings.shedder_transfer:
+            self._moves.make(bundle, None, f"{pair.cause}: {bytes_s} are unloaded", stage)
+            return
+        self._moves.make(bundle, pair.empty, f"{pair.cause}: {bytes_s}", stage, group)
+        for each in swapped:
+            why = f"{pair.cause}: {self._bytes_s(each) / 1e6:.3g} MB/s come back for {bytes_s}"
+            self._moves.make(each, pair.full, why, stage, group)
+
+
+def may_shed(settings: Settings, *, isolated: bool, grouped: bool) -> bool:
+    """Pulsar's policy gate: bundles under isolation or in an anti-affinity group stay, unless the setting is on."""
+    return settings.shedder_policy_bundles or not (isolated or grouped)
+
 
 _SKIPPED: Mapping[Cause, str] = {
     Cause.NO_BROKERS: "no broker has load data",

@@ -26,8 +26,8 @@ from loadmanager.broker.agent_core import (
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import KeyRate
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.strategies.splitting.conditions import Limits
-from loadmanager.strategies.splitting.cutting import Bounds
+from loadmanager.strategies.splitting.cuts import Bounds
+from loadmanager.strategies.splitting.splits import Limits
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable

@@ -13,7 +13,7 @@ from loadmanager.channel.migration.log_import import differences, plan, token_be
 from loadmanager.errors import Conflict
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.imported import DONE, is_unfinished
+from statechannel.law.partition import DONE
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership
@@ -186,15 +186,15 @@ def test_reused_numbers_and_missing_bundles_are_named():
 
 def test_an_import_is_unfinished_until_its_mark_stands():
     new = begun(2)
-    assert is_unfinished(new.table)
+    assert new.table.import_is_unfinished
     new.replay(Record("r", Action.NOOP, DONE), 0)
-    assert not is_unfinished(new.table)
-    assert not is_unfinished(Book().table), "a log that a broker began is nobody's import"
-    assert not is_unfinished(Book(cluster_identity=None).table)
+    assert not new.table.import_is_unfinished
+    assert not Book().table.import_is_unfinished, "a log that a broker began is nobody's import"
+    assert not Book(cluster_identity=None).table.import_is_unfinished
 
 
 def test_an_import_of_an_import_is_unfinished_too_until_its_own_mark_stands():
     old, new = begun(1), begun(1, generation=5)
     old.replay(Record("r", Action.NOOP, DONE), 0)
     filled(new, exported(old))
-    assert is_unfinished(new.table)
+    assert new.table.import_is_unfinished

@@ -13,7 +13,6 @@ from loadmanager.channel.migration.move import Moved, restore
 from loadmanager.channel.migration.offline_log import TOPIC
 from loadmanager.errors import Conflict
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogUnavailable, StateChannelError
-from statechannel.law.imported import is_unfinished
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.ports import Identity, Payload
 from statechannel.runtime.channel import Channel, ChannelSettings
@@ -108,7 +107,7 @@ def test_random_exports_arrive_over_a_network_that_loses_messages():
         world.network.faults = Faults()
         await asyncio.sleep(3)
         table = (await stores.folded()).table
-        assert not is_unfinished(table)
+        assert not table.import_is_unfinished
         assert owners(table) == owners(book.table)
 
     for seed in range(25):
@@ -324,7 +323,7 @@ async def test_who_writes_to_a_log_that_is_being_filled_stops_the_import(world: 
     await (await stores.folded()).append(0, [Record("r", Action.NOOP, BrokerId("old-release:1", 1))])
     with pytest.raises(Conflict, match="another import"):
         await work.fill(export)
-    assert is_unfinished((await stores.folded()).table)
+    assert (await stores.folded()).table.import_is_unfinished
 
 
 @virtually
@@ -335,7 +334,7 @@ async def test_a_log_that_is_not_as_the_export_stays_closed(world: World):
     await work.claim((await stores.place()).coordination)
     with pytest.raises(Conflict, match="stays closed"):
         await work.finish(export)
-    assert is_unfinished((await stores.folded()).table)
+    assert (await stores.folded()).table.import_is_unfinished
 
 
 @virtually
@@ -343,4 +342,4 @@ async def test_a_mark_survives_snapshots(world: World):
     table = ChannelCore(2, 2).table
     for state in (begun(2).table.cut(0), begun(2).table.cut(1)):
         table.restore(state)
-    assert is_unfinished(table)
+    assert table.import_is_unfinished

@@ -16,7 +16,6 @@ from loadmanager.settings import Settings
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogRetired, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
-from statechannel.law.imported import is_unfinished
 from statechannel.law.record import Action, BrokerId, Token
 from statechannel.law.transitions import State
 from statechannel.ports import Payload
@@ -410,7 +409,7 @@ async def test_moved_log_cannot_move_again_but_can_still_be_exported(world: Worl
     moved = await restore(export, "f00d", await third.place(), HERE, say=lambda text: None)
     assert moved.generation == 2, "the log that was lost gave out tokens of 1"
     table = (await third.folded()).table
-    assert not is_unfinished(table)
+    assert not table.import_is_unfinished
     assert owners(table) == where
 
 

@@ -16,8 +16,7 @@ from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies,
 from loadmanager.channel.owner.retention import ScheduleSettings
 from statechannel.errors import BadSnapshot, LogUnavailable, WriterFenced
 from statechannel.law.record import Action
-from statechannel.law.snapshot import INDEX_KEY, Index, chunk_key
-from statechannel.law.snapshot_columns import Chunk, sealed
+from statechannel.law.snapshot import INDEX_KEY, Chunk, Index, chunk_key, sealed
 from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
 from statechannel.runtime.channel import Channel
 from tests.loadmanager.channel.owner.watching import CHANNEL, SNAPSHOTS, Watch

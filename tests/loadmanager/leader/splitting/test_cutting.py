@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.settings.algorithms import Algorithm
-from loadmanager.strategies.splitting.conditions import Cause, Limits, Measure
-from loadmanager.strategies.splitting.cutting import (
+from loadmanager.strategies.splitting.cuts import (
     Bounds,
     around,
     automatic_cuts,
@@ -23,7 +22,7 @@ from loadmanager.strategies.splitting.cutting import (
     hottest_of,
     weights_of,
 )
-from loadmanager.strategies.splitting.deciding import Hot
+from loadmanager.strategies.splitting.splits import Cause, Hot, Limits, Measure
 from statechannel.law.bundle import FULL_UPPER, Bundle, position_of, tile
 
 ALL = Bundle("t/n", 0, FULL_UPPER)

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.conditions import Cause, Limits, exceeded
-from loadmanager.strategies.splitting.deciding import (
+from loadmanager.strategies.splitting.splits import (
+    Cause,
     Kept,
+    Limits,
     Rule,
     SplitDecision,
     View,
     decide_splits,
+    exceeded,
     judge,
     worth_averaging,
 )

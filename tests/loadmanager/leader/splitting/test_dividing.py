@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.model.load import total_of
-from loadmanager.strategies.splitting.dividing import Inheritance, divide
+from loadmanager.strategies.splitting.cuts import Inheritance, divide
 from statechannel.law.bundle import FULL_UPPER, Bundle, position_of, tile
 
 LEFT, MIDDLE, RIGHT = tile("t/n", (0, 100, 200, 400))

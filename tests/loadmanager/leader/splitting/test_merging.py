@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.model.host import BundleLoad
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.conditions import Limits, exceeded
-from loadmanager.strategies.splitting.deciding import View, decide_splits
 from loadmanager.strategies.splitting.merging import (
     Cold,
     MergeDecision,
@@ -24,6 +22,7 @@ from loadmanager.strategies.splitting.merging import (
     decide_merges,
     why_not_merged,
 )
+from loadmanager.strategies.splitting.splits import Limits, View, decide_splits, exceeded
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries, tile
 
 RING = tile("t/n", even_boundaries(8))

@@ -12,7 +12,7 @@ import pytest
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.baselines import LeastResourceUsage
 from loadmanager.strategies.placement.placement import Candidate, Given, Placed
-from loadmanager.strategies.rebalancing.pulsar.averages import Average, Averages, folded
+from loadmanager.strategies.rebalancing.pulsar.shedder import Average, Averages, folded
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BYTES_OUT, MEMORY, Host, broker, model
 

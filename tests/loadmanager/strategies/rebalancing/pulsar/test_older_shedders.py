@@ -11,10 +11,7 @@ from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg, AvgMemory, remembered
-from loadmanager.strategies.rebalancing.pulsar.overload import Overload
-from loadmanager.strategies.rebalancing.pulsar.shedding import SheddingMemory
-from loadmanager.strategies.rebalancing.pulsar.threshold import Threshold
-from loadmanager.strategies.rebalancing.pulsar.uniform import Uniform
+from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, SheddingMemory, Threshold, Uniform
 from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
 

@@ -13,10 +13,8 @@ from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg
-from loadmanager.strategies.rebalancing.pulsar.overload import Overload
-from loadmanager.strategies.rebalancing.pulsar.threshold import Threshold
+from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, Threshold, Uniform
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
-from loadmanager.strategies.rebalancing.pulsar.uniform import Uniform
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_OUT, MESSAGES, Host, Hot, model
 
 OURS = {each.name: each for each in (Transfer, Threshold, Uniform, Overload, Avg)}

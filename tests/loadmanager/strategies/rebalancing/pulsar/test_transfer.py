@@ -11,8 +11,7 @@ import pytest
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
-from loadmanager.strategies.rebalancing.pulsar.averages import Average
-from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Outcome
+from loadmanager.strategies.rebalancing.pulsar.shedder import Average, Cause, Outcome
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer, TransferMemory
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
 

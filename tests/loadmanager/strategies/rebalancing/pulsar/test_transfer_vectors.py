@@ -13,9 +13,8 @@ import pytest
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move
-from loadmanager.strategies.rebalancing.pulsar.averages import Average
-from loadmanager.strategies.rebalancing.pulsar.pairing import may_shed
-from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer, TransferMemory
+from loadmanager.strategies.rebalancing.pulsar.shedder import Average
+from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer, TransferMemory, may_shed
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BYTES_OUT, Host, Hot, broker, model
 

@@ -1,4 +1,7 @@
-"""The moves that a shedder has decided so far, the brokers after them, and the refusals of the hard rules.
+"""What Pulsar's shedders share: moving averages, the moves of a round, and its outcome in Pulsar's words. Values only.
+
+A broker's first sample is its average; then an average keeps the fraction `shedder_history` of itself and takes the
+rest from the new sample. Each round is one sample. A restarted broker begins without an average.
 
 Hard rules hold for Pulsar's strategies as for any other, in place of Pulsar's broker filters. A bundle of an
 anti-affinity group goes where the domain, then the broker, has the fewest namespaces of the group, as in Pulsar; but
@@ -8,13 +11,69 @@ moves that were decided already count, so that a group does not all go to one br
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 
+import msgspec
 import numpy as np
 
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags, Floats
+from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Refused, Stage
-from loadmanager.strategies.rebalancing.pulsar.averages import fullest
+from statechannel.law.record import BrokerId
+
+Times = Mapping[str, int]
+"""When a broker or bundle was last unloaded, by name: the leader's wall clock, in milliseconds."""
+
+
+class Average(msgspec.Struct, frozen=True):
+    """The averages of one incarnation: its fullest resource as a weighted fraction, and its throughput."""
+
+    usage: float
+    throughput_bytes_s: float
+
+
+Averages = Mapping[str, Average]
+"""By incarnation, `host:port#7`."""
+
+
+def fullest(used: Floats, capacity: Floats, settings: Settings) -> Floats:
+    """(n,), the weighted fraction of each broker's fullest resource; 1.0 is a full broker."""
+    return (used / capacity * np.array(weights_of(settings).row)).max(axis=1, initial=0.0)
+
+
+def folded(averages: Averages, model: ClusterModel, settings: Settings) -> Averages:
+    """The averages with this round's sample; unchanged without fresh data, dropped for other incarnations."""
+    brokers = model.brokers
+    usage = fullest(brokers.used, brokers.capacity, settings)
+    kept = settings.shedder_history
+    result: dict[str, Average] = {}
+    for row, broker in enumerate(brokers.ids):
+        old = averages.get(str(broker))
+        sample = Average(float(usage[row]), float(brokers.throughput_bytes_s[row]))
+        if not brokers.known[row]:
+            sample = old
+        elif old is not None:
+            sample = Average(
+                kept * old.usage + (1 - kept) * sample.usage,
+                kept * old.throughput_bytes_s + (1 - kept) * sample.throughput_bytes_s,
+            )
+        if sample is not None:
+            result[str(broker)] = sample
+    return result
+
+
+def columns(averages: Averages, brokers: Iterable[BrokerId]) -> tuple[Floats, Floats]:
+    """(n,) usages and (n,) throughputs in bytes/s; 0 without an average."""
+    rows = [averages.get(str(broker), Average(0.0, 0.0)) for broker in brokers]
+    return np.array([each.usage for each in rows]), np.array([each.throughput_bytes_s for each in rows])
+
+
+def younger_than(times: Times, rest_s: float, at_ms: int) -> dict[str, int]:
+    """The unloads less than `rest_s` ago. A clock that was set back does not lengthen a rest."""
+    return {name: ms for name, ms in times.items() if abs(at_ms - ms) < rest_s * 1000}
+
 
 IN_FLIGHT = "in flight"
 RESTING = "recently unloaded"
@@ -168,3 +227,39 @@ class Moves:
         chosen = usage[self.participants]
         mean = float(chosen.mean()) if len(chosen) else 0.0
         return float(chosen.max()) / mean - 1 if mean > 0 else 0.0
+
+
+class Label(StrEnum):
+    """How a round ended."""
+
+    SUCCESS = "Success"
+    SKIP = "Skip"
+    FAILURE = "Failure"
+
+
+class Cause(StrEnum):
+    """The cause of a round's result; if it moves something, the cause of its first move."""
+
+    OVERLOADED = "Overloaded"
+    UNDERLOADED = "Underloaded"
+    HIT_COUNT = "HitCount"
+    NO_BUNDLES = "NoBundles"
+    NO_BROKERS = "NoBrokers"
+    NO_LOAD_DATA = "NoLoadData"
+    OUTDATED_DATA = "OutDatedData"
+    COOL_DOWN = "CoolDown"
+    BALANCED = "Balanced"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One round as Pulsar's counters would count it. Loads are fractions; 0 if nothing could be measured."""
+
+    label: Label = Label.SKIP
+    cause: Cause = Cause.NO_BROKERS
+    load_avg: float = 0.0
+    load_std: float = 0.0
+    std_after: float = 0.0
+    """The expected deviation after the moves."""
+
+    def __str__(self) -> str:
+        return f"{self.label}/{self.cause}"

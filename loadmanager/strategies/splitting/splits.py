@@ -1,25 +1,170 @@
-"""Decides which of its bundles an owner splits now, and why not the others. Pure; the memory goes in and out.
+"""When a bundle is hot or cold, and which of its bundles an owner splits now. Pure; the memory goes in and out.
 
-The rule is Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`), taken from its code: a bundle of two or more keys that
-is above a limit in more than `split_hits` looks in a row is split, if its namespace stays within
-`namespace_max_bundles` and no neighbour is being split, at most `split_bundles_per_round` at a time. Differences: the
-fullest goes first (Pulsar: in map order), one split may make more than two parts, and bundles that the round has no
-room for keep their hits.
+The rule is Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`), taken from its code. Its limits and their order:
+topics, sessions, message rate, bandwidth; the first that holds is the cause; a limit of 0 means none. A bundle of two
+or more keys that is above a limit in more than `split_hits` looks in a row is split, if its namespace stays within
+`namespace_max_bundles` and no neighbour is being split, at most `split_bundles_per_round` at a time.
+
+Differences: the fullest goes first (Pulsar: in map order), one split may make more than two parts, and bundles that the
+round has no room for keep their hits.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 import msgspec
 
-from loadmanager.model.boundaries import FEWEST_PARTS
+from loadmanager.errors import Conflict
+from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.model.host import BundleLoad
+from loadmanager.model.load import TopBundlesLoadData, heat, total_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.splitting.conditions import Limits, Measure, exceeded, fullest, parts_for
 from statechannel.law.bundle import Bundle
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+
+FILL_AIMED_AT = 0.75
+"""A split makes enough parts that each stays below this fraction of its limit, if the load divides evenly.
+
+That leaves room to grow: a bundle a little above its limit gets two children, one at eight times the limit more than
+eight full ones.
+"""
+
+
+class Cause(StrEnum):
+    """Why a bundle is split; Pulsar's labels."""
+
+    TOPICS = "Topics"
+    SESSIONS = "Sessions"
+    MSG_RATE = "MsgRate"
+    BANDWIDTH = "Bandwidth"
+    ADMIN = "Admin"
+
+
+_IN_WORDS = {
+    Cause.TOPICS: "keys",
+    Cause.SESSIONS: "sessions",
+    Cause.MSG_RATE: "messages/s",
+    Cause.BANDWIDTH: "bytes/s",
+}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The limits of one bundle; infinite if the setting is 0."""
+
+    keys: float
+    sessions: float
+    rate_msg_s: float
+    bandwidth_bytes_s: float
+
+    @staticmethod
+    def of(settings: Settings) -> Limits:
+        return Limits(
+            settings.split_max_keys or math.inf,
+            settings.split_max_sessions or math.inf,
+            settings.split_max_rate_msg_s or math.inf,
+            settings.split_max_bandwidth_bytes_s or math.inf,
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any limit at all."""
+        return any(limit < math.inf for limit in msgspec.structs.astuple(self))
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """One quantity of a bundle against its limit."""
+
+    cause: Cause
+    value: float
+    limit: float
+
+    @property
+    def fill(self) -> float:
+        return self.value / self.limit
+
+    def __str__(self) -> str:
+        return f"{self.value:,.0f} {_IN_WORDS[self.cause]} of {self.limit:,.0f}"
+
+
+def measures(load: BundleLoad, limits: Limits) -> tuple[Measure, ...]:
+    """The quantities that have a limit, in the order of the conditions."""
+    found = (
+        Measure(Cause.TOPICS, load.keys, limits.keys),
+        Measure(Cause.SESSIONS, load.sessions, limits.sessions),
+        Measure(Cause.MSG_RATE, load.rate_msg_s, limits.rate_msg_s),
+        Measure(Cause.BANDWIDTH, load.throughput_bytes_s, limits.bandwidth_bytes_s),
+    )
+    return tuple(measure for measure in found if measure.limit < math.inf)
+
+
+def exceeded(load: BundleLoad, limits: Limits) -> Measure | None:
+    """The first quantity above its limit, None if the bundle is within all of them."""
+    return next((measure for measure in measures(load, limits) if measure.value > measure.limit), None)
+
+
+def fullest(load: BundleLoad, limits: Limits) -> Measure | None:
+    """The quantity nearest to (or farthest above) its limit; None without limits."""
+    return max(measures(load, limits), key=lambda measure: measure.fill, default=None)
+
+
+def is_cold(load: BundleLoad, limits: Limits, below: float) -> bool:
+    """Whether every quantity is below this fraction of its limit. Without any limit nothing is cold."""
+    return limits.any and all(measure.fill < below for measure in measures(load, limits))
+
+
+def parts_for(load: BundleLoad, limits: Limits) -> int:
+    """Into how many parts to split a hot bundle, if its load divides evenly."""
+    hottest = fullest(load, limits)
+    wanted = 0 if hottest is None else math.ceil(min(hottest.fill / FILL_AIMED_AT, MOST_PARTS))
+    return min(max(FEWEST_PARTS, wanted), MOST_PARTS)
+
+
+class Extreme(StrEnum):
+    """A shorthand for one bundle of a namespace."""
+
+    LARGEST = "LARGEST"
+    HOT = "HOT"
+
+
+def choose(
+    which: Extreme,
+    namespace: str,
+    table: OwnershipTable,
+    tops: Mapping[str, TopBundlesLoadData],
+    own: Mapping[Bundle, BundleLoad],
+) -> Bundle:
+    """The chosen bundle of those with known load: the ones that brokers report as hottest, and our own.
+
+    Raises Conflict if none has any keys, or load. A bundle that is neither among its owner's hottest nor ours is not
+    seen, however large; the setting `load_top_bundles` says how many are reported.
+    """
+    loads = {
+        each.bundle: each.load
+        for top in tops.values()
+        for each in top.bundles
+        if (entry := table.get(each.bundle)) is not None and entry.holder == top.broker
+    } | dict(own)
+    here = {bundle: load for bundle, load in loads.items() if bundle.namespace == namespace and _at_rest(table, bundle)}
+    total = total_of(here.values())
+    sizes = {
+        bundle: float(load.keys) if which is Extreme.LARGEST else heat(load, total) for bundle, load in here.items()
+    }
+    largest = max(sorted(sizes), key=lambda bundle: sizes[bundle], default=None)
+    if largest is None or sizes[largest] <= 0:
+        what = "keys" if which is Extreme.LARGEST else "load"
+        raise Conflict(f"nobody has reported any {what} of a bundle of {namespace}: name the bundle by its range")
+    return largest
+
+
+def _at_rest(table: OwnershipTable, bundle: Bundle) -> bool:
+    entry = table.get(bundle)
+    return entry is not None and entry.state is State.ASSIGNED
+
 
 WORTH_AVERAGING = 0.5
 """From this fraction of a limit on, a bundle is judged by its mean over the window; below, by the last sample."""
