@@ -73,7 +73,7 @@ def alone(work: Any, *arguments: Any) -> Any:
 def world_of(rows: int) -> World:
     """A week with about so many rows of `bundle_minute`."""
     bundles = max(10, round(rows / (DAYS * 1440)))
-    return World(brokers=max(4, bundles // 50), bundles=bundles, days=DAYS)
+    return World(brokers=max(4, bundles // 50), bundles=bundles, days=DAYS, top=bundles)
 
 
 def make(rows: int, root: Path) -> None:

@@ -37,12 +37,11 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Reports(msgspec.Struct, frozen=True, eq=False):
-    """Brokers' own loads, by time. `gone`: the report was deleted."""
+    """Brokers' own loads, by time; each is in force from `us` to before `until_us`."""
 
     us: Ints
+    until_us: Ints
     broker: Ints
-    incarnation: Ints
-    gone: Flags
     cpu_percent: Floats
     used: Floats
     """(r, DIMENSIONS), natural units."""
@@ -139,9 +138,8 @@ def _reports(table: Any, brokers: Any) -> Reports:
     used[:, 2:] = rates[:, 1:]
     return Reports(
         us=_ints(table["us"]),
+        until_us=_ints(table["until_us"]),
         broker=_rows(table["broker"], brokers),
-        incarnation=_ints(table["incarnation"]),
-        gone=_compute.fill_null(table["gone"], fill_value=False).to_numpy(zero_copy_only=False).astype(np.bool_),
         cpu_percent=rates[:, 0],
         used=used,
         capacity=capacity,

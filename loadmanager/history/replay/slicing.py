@@ -19,11 +19,14 @@ from pyspark.sql import functions as f
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.history.lake import Lake
+from loadmanager.history.minutes import Reach, in_force
 from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
+from loadmanager.history.texts import on_spark
 
 EVENT = {
     "kind": "tinyint",
     "us": "bigint",
+    "until_us": "bigint",
     "nth": "bigint",
     "ordinal": "int",
     "broker": "string",
@@ -124,7 +127,7 @@ def _in_windows(rows: DataFrame, first: Column, last: Column) -> DataFrame:
 
 
 def _reported(lake: Lake, table: str, cut: Cut) -> DataFrame:
-    """Rows of reports with `us`, for each window in which they may be in force; deletions have the log's time."""
+    """Rows of reports with `us`, for each window in which they may be in force."""
     first, last = (moment(us).date() for us in (cut.begin_us - cut.ttl_us, cut.end_us))
     rows = lake.table(table).where(f.col("day").isNull() | f.col("day").between(f.lit(first), f.lit(last)))
     us = f.unix_micros(f.coalesce("at", "appended_at"))
@@ -142,7 +145,14 @@ def _message_rate() -> Column:
 
 
 def _reports(lake: Lake, cut: Cut) -> DataFrame:
-    rows = _reported(lake, "broker_load", cut).withColumn("gone", f.col("incarnation").isNull())
+    """The reports in force, with `until_us`."""
+    first = moment(cut.begin_us - 2 * cut.ttl_us)
+    before = f.coalesce("at", "appended_at").between(f.lit(first), f.lit(moment(cut.end_us)))
+    near = f.col("appended_at").between(f.lit(first), f.lit(moment(cut.end_us)))
+    reports, changes = lake.table("broker_load").where(before), lake.table("transition").where(near)
+    times = on_spark(in_force(Reach(cut.ttl_us)), {"report": reports, "transition": changes})
+    times = times.select("partition", "offset", f.col("end_us").alias("until_us"))
+    rows = _reported(lake, "broker_load", cut).join(times, ["partition", "offset"]).where("until_us > us")
     rows = rows.withColumn("rate_msg_s", _message_rate())
     for name, declared in _DECLARED.items():
         rows = rows.withColumn(name, f.element_at("capacity", f.lit(declared)))

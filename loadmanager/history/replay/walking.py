@@ -87,8 +87,7 @@ class Walk:
     def _report(self, row: int) -> None:
         """How busy the machine is: bundles get shares of this."""
         reports = self._data.reports
-        if not reports.gone[row]:
-            self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
+        self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
 
     def _ownership(self, row: int) -> None:
         moves, tiles = self._data.ownerships, self._tiles
