@@ -33,6 +33,7 @@ from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES, Tables
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.running import answers
+from loadmanager.history.duck import speak_spark
 from loadmanager.history.lake import ALWAYS
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.session import Spark, session
@@ -151,7 +152,7 @@ def connected(root: Path) -> duckdb.DuckDBPyConnection:
     """DuckDB with a view of each table."""
     db = duckdb.connect()
     db.sql("SET threads = 2")
-    db.sql("SET TimeZone = 'UTC'")
+    speak_spark(db)
     for name in NEEDED:
         db.sql(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{root / name}/*.parquet')")
     return db

@@ -43,6 +43,8 @@ _NAMES = {
 _SPARKS = {
     "unix_micros(moment)": "epoch_us(moment)",
     "array_join(list, separator)": "array_to_string(list, separator)",
+    "percentile(figures, part)": "quantile_cont(figures, part)",
+    "timestamp_seconds(seconds)": "to_timestamp(seconds)",
     "timestamp_micros(us)": "make_timestamptz(CAST(us AS BIGINT))",
     "date_from_unix_date(days)": "DATE '1970-01-01' + CAST(days AS INTEGER)",
     "explode(list)": "unnest(list)",

@@ -91,12 +91,6 @@ def moment(us: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
 
 
-def micros(at: datetime) -> int:
-    """A time as microseconds; without a zone it is UTC."""
-    known = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return (known - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
-
-
 def events(lake: Lake, cut: Cut) -> DataFrame:
     """`slot` and the columns of EVENT: everything that each window needs."""
     rows = _reports(lake, cut).unionByName(_totals(lake, cut)).unionByName(_listed(lake, cut))

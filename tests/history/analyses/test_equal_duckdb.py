@@ -1,7 +1,8 @@
-"""Every analysis of a generated history is what DuckDB answers to the same question, asked in other words."""
+"""Every analysis of a generated history is what DuckDB answers: to the same text, or to the question in other words."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from bench.analyse_duckdb import ANSWERS, difference
 from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.lake import ALWAYS
+from loadmanager.history.analyses.texts import TEXTS, prepare_duckdb
+from loadmanager.history.lake import ALWAYS, Window
 
-WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9))
+WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9), top=12)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,19 @@ def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, together: di
     assert ours.num_rows > 0
     assert difference(ours, theirs, ANALYSES[name].order) == ""
     assert difference(together[name], theirs, ANALYSES[name].order) == ""
+
+
+WINDOW = Window(datetime(2026, 1, 6, 3, tzinfo=UTC), datetime(2026, 1, 7, 12, 30, 1, 500_000, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if text.order])
+def test_a_window_cuts_the_same_in_both(spark: SparkSession, root: Path, name: str) -> None:
+    ours = ANALYSES[name].run(reading(spark, root), WINDOW, DEFAULTS).toArrow()
+    with connected(root) as db:
+        prepare_duckdb(db, name, WINDOW, DEFAULTS)
+        theirs = db.sql(f"SELECT * FROM {name}").to_arrow_table()
+    assert ours.num_rows > 0
+    assert difference(ours, theirs, ANALYSES[name].order) == ""
 
 
 @pytest.mark.slow
