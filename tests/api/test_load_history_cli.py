@@ -31,18 +31,17 @@ SECOND = timedelta(seconds=5)
 PROPOSE = {"advise": ["--propose"]}
 
 
-def test_less_than_a_day_of_load_gives_no_command():
-    config = Config("plan", {"balancing_strategy": "plan"}, ("loadmanager config set balancing_strategy plan",))
-    found = [
-        to_set(ReplayResult("", "", 60.0, 3600.0, windows, {}, (), (), config, "", {}, {}, "", 1))
-        for windows in (6, 24)
-    ]
-    assert to_set(six) == ("no command follows from 6 hours of load: replay a day or more",)
-    assert to_set(day) == config.commands
-
-
 PAGES = ("docs/replay.md", "docs/history.md", "docs/lakehouse.md", "docs/analyses.md", "docs/how-to")
 BLOCK = re.compile(r"^ *```\w*[^\n]*\n(.*?)^ *```$", re.M | re.S)
+
+
+def test_less_than_a_day_of_load_gives_no_command():
+    config = Config("plan", {"balancing_strategy": "plan"}, ("loadmanager config set balancing_strategy plan",))
+    six, day = (
+        ReplayResult("", "", 60.0, 3600.0, windows, {}, (), (), config, "", {}, {}, "", 1) for windows in (6, 24)
+    )
+    assert to_set(six) == ("no command follows from 6 hours of load: replay a day or more",)
+    assert to_set(day) == config.commands
 
 
 def commands(page: Path) -> list[list[str]]:
