@@ -58,7 +58,6 @@ class Ownerships(msgspec.Struct, frozen=True, eq=False):
     gone: Flags
     """The bundle was split, merged or deleted."""
     source: Ints
-    source_incarnation: Ints
     action: NDArray[np.object_]
     role: NDArray[np.object_]
 
@@ -153,7 +152,6 @@ def _ownerships(table: Any, brokers: Any, bundles: Any) -> Ownerships:
         place=_rows(table["broker"], brokers),
         gone=_compute.fill_null(table["gone"], fill_value=False).to_numpy(zero_copy_only=False).astype(np.bool_),
         source=_rows(table["source"], brokers),
-        source_incarnation=_ints(table["source_incarnation"]),
         action=table["action"].to_numpy(),
         role=table["role"].to_numpy(),
     )

@@ -30,11 +30,9 @@ EVENT = {
     "nth": "bigint",
     "ordinal": "int",
     "broker": "string",
-    "incarnation": "bigint",
     "bundle": "string",
     "gone": "boolean",
     "source": "string",
-    "source_incarnation": "bigint",
     "action": "string",
     "role": "string",
     "cpu_percent": "double",
@@ -204,15 +202,11 @@ def _rules(lake: Lake, cut: Cut) -> DataFrame:
 def _places(rows: DataFrame) -> DataFrame:
     """Adds where the bundle is, or is about to be, as strategies see it."""
     state = f.col("state")
-    chosen = {
-        name: f.when(state.isin(*_TO), f.col("target" + ending)).when(~state.isin(*_NOBODY), f.col("holder" + ending))
-        for name, ending in (("broker", ""), ("incarnation", "_incarnation"))
-    }
+    broker = f.when(state.isin(*_TO), f.col("target")).when(~state.isin(*_NOBODY), f.col("holder"))
     return rows.select(
         "us", "next_us", "ordinal", "bundle", "state", "action", "role",
         f.col("offset").alias("nth"),
         state.isNull().alias("gone"),
         f.col("holder_before").alias("source"),
-        f.col("holder_before_incarnation").alias("source_incarnation"),
-        *[column.alias(name) for name, column in chosen.items()],
+        broker.alias("broker"),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from loadmanager.history.replay.slices import OWNERSHIP, REPORT, TOTAL, Slice
 from loadmanager.history.replay.tiles import Tiles
 from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 
-UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
+UNLOAD, TRANSFER = "unload", "transfer"
 """Actions of the channel that matter here."""
 ITS_OWN = "broker"
 """The role in which a broker gives away its own bundles: these moves begin no rest time."""

@@ -41,8 +41,8 @@ EVENTS = pyarrow.schema(
         ("nth", pyarrow.int64()),
         ("ordinal", pyarrow.int32()),
     ]
-    + [("broker", pyarrow.string()), ("incarnation", pyarrow.int64()), ("bundle", pyarrow.string())]
-    + [("gone", pyarrow.bool_()), ("source", pyarrow.string()), ("source_incarnation", pyarrow.int64())]
+    + [("broker", pyarrow.string()), ("bundle", pyarrow.string())]
+    + [("gone", pyarrow.bool_()), ("source", pyarrow.string())]
     + [("action", pyarrow.string()), ("role", pyarrow.string())]
     + [(name, pyarrow.float64()) for name in ("cpu_percent", "memory_percent", "in_rate_bytes_s", "out_rate_bytes_s")]
     + [(name, pyarrow.float64()) for name in ("rate_msg_s", "cores", "memory_bytes", "in_capacity_bytes_s")]
@@ -209,7 +209,7 @@ def in_force(history: History, reach: Reach) -> dict[int, int]:
 
 
 def _report_events(report: Report, until_us: int | None) -> Iterator[Row]:
-    base: Row = {"us": report.us, "nth": 0, "broker": report.broker, "incarnation": report.incarnation}
+    base: Row = {"us": report.us, "nth": 0, "broker": report.broker}
     if report.gone:
         return
     if until_us is not None:
@@ -226,7 +226,7 @@ def _step_event(step: Step, offset: int, ordinal: int) -> Row:
         place = None
     return {
         "kind": OWNERSHIP, "us": step.us, "nth": offset, "ordinal": ordinal, "broker": place, "bundle": step.bundle,
-        "gone": step.state is None, "source": step.source, "source_incarnation": step.incarnation,
+        "gone": step.state is None, "source": step.source,
         "action": step.action, "role": step.role,
     }  # fmt: skip
 
