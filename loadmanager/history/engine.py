@@ -5,7 +5,7 @@ Only analyses that are SQL texts (`analyses/texts.py`) run with both engines.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,7 +94,7 @@ def on_duckdb(root: Path, names: Iterable[str]) -> Generator[Duck]:
         yield Duck(db, root)
 
 
-def _inside(window: Window) -> Any:
+def _inside(window: Window) -> Callable[[str], str]:
     begin = -ENDLESS_US if window.begin is None else micros(window.begin)
     end = ENDLESS_US if window.end is None else micros(window.end)
     return lambda time: f"unix_micros({time}) >= {begin} AND unix_micros({time}) < {end}"

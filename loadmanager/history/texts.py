@@ -25,4 +25,4 @@ def on_spark(text: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The answer to a text that reads the inputs by these names."""
     names = "|".join(map(re.escape, inputs))
     session = next(iter(inputs.values())).sparkSession
-    return session.sql(re.sub(rf"\b(FROM|JOIN) ({names})\b", r"\1 {\2}", text), **inputs)
+    return session.sql(re.sub(rf"\b(FROM|JOIN) ({names})\b", r"\1 {\2}", text), None, **inputs)
