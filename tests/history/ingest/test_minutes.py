@@ -110,6 +110,7 @@ def counted(reports: list[Report], horizon_s: int) -> dict[tuple[int, str, int],
         for second in range(horizon_s):
             now = of_broker.get(second, now)
             dead_s = LAST_S if now is None else DEATHS.get((broker, now.incarnation), LAST_S)
+            dead_s = LAST_S if now is None or now.at_s > dead_s else dead_s  # a zombie, long after
             if now is not None and now.cpu is not None and second < min(now.at_s + TTL_S, dead_s):
                 seconds[second // 60, broker, now.incarnation].append(now.cpu)
     return {key: (float(len(values)), sum(values) / len(values)) for key, values in seconds.items()}
