@@ -18,7 +18,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.namespace import Namespace
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
-from statechannel.law.verdict import Transition
+from statechannel.law.verdict import Ownership, Transition
 
 IDENTITY = "import-"
 """The prefix of the identity of a log that an import made."""
