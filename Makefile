@@ -21,7 +21,7 @@ runtime:
 demo: runtime ## three brokers share bundles under traffic; one is killed, one drained; 0 failed requests
 	@.venv/bin/loadmanager demo $(ARGS)
 
-wheel: ## dist/loadmanager-*.whl, to install elsewhere: docs/operations.md
+wheel: ## dist/loadmanager-*.whl, to install elsewhere: docs/install.md
 	@rm -rf build
 	@python3 -m pip wheel -q --no-deps -w dist .
 
@@ -78,7 +78,7 @@ kafka-rounds: dev ## open and close Kafka clients ROUNDS times while their Kafka
 mutation: dev ## mutate the law, the proofs, the leader, the groups and the fences; print the mutants that no test sees
 	@$(PY) -m tests.mutation $(ARGS)
 
-bench: dev ## the figures of docs/benchmarks.md, one JSON line each
+bench: dev ## the figures of bench/notebook, one JSON line each
 	@$(PY) -m bench $(ARGS)
 
 sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000

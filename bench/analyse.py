@@ -33,6 +33,7 @@ from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES, Tables
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.running import answers
+from loadmanager.history.duck import speak_spark
 from loadmanager.history.lake import ALWAYS
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.session import Spark, session
@@ -73,7 +74,7 @@ def alone(work: Any, *arguments: Any) -> Any:
 def world_of(rows: int) -> World:
     """A week with about so many rows of `bundle_minute`."""
     bundles = max(10, round(rows / (DAYS * 1440)))
-    return World(brokers=max(4, bundles // 50), bundles=bundles, days=DAYS)
+    return World(brokers=max(4, bundles // 50), bundles=bundles, days=DAYS, top=bundles)
 
 
 def make(rows: int, root: Path) -> None:
@@ -151,7 +152,7 @@ def connected(root: Path) -> duckdb.DuckDBPyConnection:
     """DuckDB with a view of each table."""
     db = duckdb.connect()
     db.sql("SET threads = 2")
-    db.sql("SET TimeZone = 'UTC'")
+    speak_spark(db)
     for name in NEEDED:
         db.sql(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{root / name}/*.parquet')")
     return db

@@ -14,24 +14,15 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from bench.analyse_duckdb_loads import BUNDLE_COUNT, CAPACITY, HOT_BUNDLES, HOURS, IMBALANCE, SKEW
-from bench.analyse_duckdb_moves import (
-    BENEFIT,
-    CHURN,
-    FAILOVERS,
-    GAPS,
-    LEADERS,
-    OUTAGES,
-    OWNERSHIP,
-    TIME_IN_STATE,
-    TRANSFERS,
-)
+from bench.analyse_duckdb_loads import BENEFIT, BUNDLE_COUNT, CAPACITY, HOT_BUNDLES, HOURS, IMBALANCE, SKEW
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.capacity import ARROW, costs_of
 from loadmanager.history.analyses.forecast import forecast_of
 from loadmanager.history.analyses.forecast_error import errors_of
 from loadmanager.history.analyses.hours import Series
 from loadmanager.history.analyses.seasonality import found
+from loadmanager.history.analyses.texts import TEXTS, prepare_duckdb
+from loadmanager.history.lake import ALWAYS
 
 Table = Any
 """A pyarrow.Table; pyarrow ships no types."""
@@ -45,6 +36,16 @@ def of_sql(sql: str) -> Answer:
 
     def run(db: duckdb.DuckDBPyConnection) -> Table:
         return db.sql(sql).to_arrow_table()
+
+    return run
+
+
+def of_text(name: str) -> Answer:
+    """Runs the analysis's own text."""
+
+    def run(db: duckdb.DuckDBPyConnection) -> Table:
+        prepare_duckdb(db, name, ALWAYS, DEFAULTS)
+        return db.sql(f"SELECT * FROM {name}").to_arrow_table()
 
     return run
 
@@ -78,18 +79,10 @@ ANSWERS: dict[str, Answer] = {
         HOURS.format(rest="WHERE bundle NOT IN (FROM gone)"), lambda series: forecast_of(series, DEFAULTS.horizon_h)
     ),
     "forecast_error": by_series(HOURS.format(rest="WHERE bundle NOT IN (FROM gone)"), errors_of),
-    "transfers": of_sql(TRANSFERS),
-    "gaps": of_sql(GAPS),
     "benefit": of_sql(BENEFIT),
-    "churn": of_sql(CHURN),
-    "ownership": of_sql(OWNERSHIP),
-    "time_in_state": of_sql(TIME_IN_STATE),
-    "outages": of_sql(OUTAGES),
-    "failovers": of_sql(FAILOVERS),
-    "leaders": of_sql(LEADERS),
     "capacity": capacity,
     "bundle_count": of_sql(BUNDLE_COUNT),
-}
+} | {name: of_text(name) for name, text in TEXTS.items() if text.order}
 
 
 def difference(ours: Table, theirs: Table, order: tuple[str, ...]) -> str:

@@ -194,3 +194,23 @@ SELECT namespace, bundles::BIGINT AS bundles, measured::BIGINT AS measured, top.
        merges::BIGINT AS merges, advised::BIGINT AS advised,
        CASE WHEN advised > bundles THEN 'split' WHEN advised < bundles THEN 'merge' ELSE 'keep' END AS advice
 FROM advised"""
+
+_COUNT = max(1, round(DEFAULTS.settle_s / 60))
+_SHIFTS = [*range(1, _COUNT + 1), *range(-_COUNT - 1, -1)]
+"""From a minute to those whose decisions it tells of: what was before them, and after."""
+BENEFIT = f"""WITH spreads AS (
+    SELECT epoch(minute)::BIGINT // 60 AS minute, max_over_mean - 1 AS spread
+    FROM ({IMBALANCE}) WHERE resource = 'fullest'),
+about AS (SELECT minute + unnest({_SHIFTS}) AS number, minute, spread
+          FROM spreads),
+decided AS (SELECT DISTINCT ON (id) *, epoch("at")::BIGINT // 60 AS number FROM decision WHERE begun > 0),
+around AS (SELECT id, avg(spread) FILTER (minute < decided.number) AS measured_before,
+                    avg(spread) FILTER (minute > decided.number) AS measured_after
+             FROM decided LEFT JOIN about ON about.number = decided.number GROUP BY id),
+gains AS (SELECT decision AS id, sum(gain) AS gain FROM (
+              SELECT DISTINCT ON (decision, bundle) * FROM move WHERE outcome = 'begun') GROUP BY decision)
+SELECT id, "at", strategy, moves, begun, spread_before AS predicted_before, spread_after AS predicted_after,
+       measured_before, measured_after, spread_before - spread_after AS predicted,
+       measured_before - measured_after AS measured,
+       CASE WHEN predicted > 1e-9 THEN measured / predicted END AS kept, gain
+FROM decided JOIN around USING (id) LEFT JOIN gains USING (id)"""

@@ -97,6 +97,35 @@ def watches(attacked: Attacked, client: int) -> None:
         time.sleep(0.5)
 
 
+LISTS = (
+    "/v1/bundles",
+    "/v1/bundles?namespace=bench/attacks",
+    "/v1/bundles?order=load",
+    "/admin/v2/namespaces/bench/attacks/bundles",
+    "/admin/v2/namespaces/bench/attacks",
+    "/v1/brokers",
+    "/v1/balancing",
+    "/v1/decisions",
+    "/v1/policies",
+    "/v1/splitting",
+    "/v1/usage",
+    "/v1/channel",
+    "/v1/audit",
+    "/metrics",
+    "/openapi.json",
+    "/v1/explain/bundles/bench/attacks/0x00000000_0x00040000",
+    "/v1/bundles/bench/attacks/0x00000000_0x00040000/history",
+)
+
+
+def lists(attacked: Attacked, client: int) -> None:
+    """Everything that has a long answer, one after another."""
+    turn = client
+    while time.monotonic() < attacked.until_s:
+        _send(attacked, attacked.head(f"GET {LISTS[turn % len(LISTS)]}", "Connection: close"))
+        turn += 1
+
+
 def drips(attacked: Attacked, client: int) -> None:
     """A head, a byte at a time."""
     while time.monotonic() < attacked.until_s:
@@ -127,6 +156,7 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
     (strangers, 4),
     (long_paths, 4),
     (watches, 600),
+    (lists, 64),
     (drips, 200),
     (pours, 8),
 )

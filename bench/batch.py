@@ -25,7 +25,7 @@ from bench.figures import emit, median, percentile
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.record import BrokerId
 from statechannel.ports import Log, Payload, TopicSpec
-from statechannel.runtime.batched_appends import BatchedAppends
+from statechannel.runtime.auto_batch import BatchedAppends
 from statechannel.runtime.batching import BatchSettings
 from statechannel.runtime.channel import Channel, ChannelSettings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from bench.group_reads import Commit
 
@@ -54,14 +54,19 @@ def _text(data: bytes) -> tuple[str, bytes]:
 
 def _written(kafka: str) -> Iterator[tuple[bytes, bytes, float]]:
     """Keys, values and times of all records that are no tombstones."""
-    consumer = Consumer({"bootstrap.servers": kafka, "broker.address.family": "v4", "group.id": "bench-history"})
+    consumer = Consumer({
+        "bootstrap.servers": kafka, "broker.address.family": "v4", "group.id": "bench-history",
+        "enable.partition.eof": True,
+    })  # fmt: skip
     try:
-        place = TopicPartition(TOPIC, 0, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=WAIT_S)
-        consumer.assign([place])
-        while consumer.position([place])[0].offset < end:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        while True:
             message = consumer.poll(WAIT_S)
             assert message is not None, f"{TOPIC} cannot be read to its end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001 (public)
+                return  # a transaction's end is the last one, and no message
             key, value = message.key(), message.value()
             if key and value:
                 yield bytes(key), bytes(value), (message.timestamp()[1] + 1) / 1000

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from bench.chaos_besides import Besides
 from bench.chaos_commits import GroupHistory
 from bench.chaos_faults import KILL, LOSS, Fault, plan
+from bench.chaos_resets import backward, stored, undone
 from bench.chaos_ways import Ways
 from bench.figures import emit
 from bench.group_reads import Counts, count, lost
@@ -69,14 +71,23 @@ class Play:
         self.members[place] = await Member.start(told, len(self.all))
         self.all.append(self.members[place])
 
-    async def everybody_reads(self) -> None:
-        """All partitions are read, and each member reads some. Raises TimeoutError."""
+    async def renew(self) -> None:
+        """All members are killed, and others come. Returns when these read what there is to read."""
+        for place in range(MEMBERS):
+            self.killed.add(self.members[place].number)
+            await self.members[place].end(signal.SIGKILL)
+        for place in range(MEMBERS):
+            await self.join(place)
+        await self.everybody_reads(PARTITIONS - 1)
+
+    async def everybody_reads(self, partitions: int = PARTITIONS) -> None:
+        """So many partitions are read, and each member reads some. Raises TimeoutError."""
         async with asyncio.timeout(BEGIN_S):
             since_s = time.time()
             while time.time() - since_s < STEADY_S:
                 await asyncio.sleep(0.1)
                 reads = [each.reads_since(time.time() - 0.5) for each in self.members.values()]
-                if len(set().union(*reads)) < PARTITIONS or not all(reads):
+                if len(set().union(*reads)) < partitions or not all(reads):
                     since_s = time.time()
 
     async def suffer(self, fault: str, faults: Sequence[Fault]) -> None:
@@ -118,39 +129,52 @@ class Play:
             await member.end(signal.SIGKILL)
 
 
-async def play(protocol: str, fault: str, mode: str, setting: Setting, seed: int) -> bool:
-    """Play it and print its figures; whether all is as it must be. Equal seeds give all protocols equal faults."""
-    faults = plan(fault, mode, MEMBERS, SESSION_S, LENGTH_S, random.Random(f"{seed} {fault} {mode}"))
+async def play(protocol: str, fault: str, mode: str, setting: Setting, seed: int, besides: Besides) -> bool:
+    """Play it and print its figures. Returns True if all is as it must be. Equal seeds give all protocols equal
+    faults."""
+    rng = random.Random(f"{seed} {fault} {mode}")
+    faults = plan(fault, mode, MEMBERS, SESSION_S, LENGTH_S + besides.longer_s, rng)
     group = Play(protocol, setting)
     make_topic(setting.kafka, group.topic, PARTITIONS)
     flow = Flow(setting.kafka, group.topic, PARTITIONS, RATE_S)
+    doing: asyncio.Task[None] | None = None
     try:
         for place in range(MEMBERS):
             await group.join(place)
         await group.everybody_reads()
         since_s = time.time()
+        doing = asyncio.create_task(besides.run(group, flow))
         await group.suffer(fault, faults)
         over_s = time.time()
+        besides.is_over = True
+        await doing
+        await besides.after(group)
         await asyncio.to_thread(flow.stop)
         await group.read_to_the_end(flow.sent)
         died, rebalances = group.died(), await asyncio.to_thread(_rebalances, group, since_s)
     finally:
+        if doing is not None:
+            doing.cancel()
         flow.stop()
         await group.end()
     history = await asyncio.to_thread(GroupHistory, setting.kafka, group.group, group.topic)
-    found = count(gathered(group.all), flow.sent, history.commits, since_s)
+    read = gathered(group.all)
+    found = count(read, flow.sent, history.commits, since_s, stored(history.commits, besides.resets))
     if rebalances is None:
         rebalances = sum(at_s >= since_s for at_s in history.generations.values())
-    return _told(f"{NAMES[protocol]}: {fault}, {mode}", found, died, {
+    return _told(f"{NAMES[protocol]}: {', '.join(filter(None, (fault, mode, besides.name)))}", found, died, {
         "faults": len(faults), "records": sum(flow.sent.values()), "read_after_s": round(found.read_s - over_s, 2),
-        "moved": found.moved, "rebalances": rebalances,
+        "moved": found.moved, "rebalances": rebalances, "commits": sum(map(len, history.commits.values())),
+        "resets": len(besides.resets), "backward": backward(history.commits, besides.resets),
+        "undone": undone(read, history.commits, besides.resets),
     })  # fmt: skip
 
 
 def _told(what: str, found: Counts, died: int, details: Mapping[str, Any]) -> bool:
-    met = not (found.lost or found.not_in_flight or found.overlaps or died)
+    met = not (found.lost or found.not_in_flight or found.overlaps or died or details["backward"] or details["undone"])
     emit(
-        "chaos", f"{what}: lost", found.lost, "records", target="0; none read again without need, no overlap", met=met,
+        "chaos", f"{what}: lost", found.lost, "records",
+        target="0; none read again without need, no overlap, no offset goes back but by a reset, which holds", met=met,
         duplicates=found.duplicates, not_in_flight=found.not_in_flight, overlaps=found.overlaps,
         overlap_s=round(found.overlap_s, 3), silence_s=round(found.silence_s, 2), died=died, **details,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import asyncio
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 
 from confluent_kafka import Producer
 
@@ -58,7 +59,7 @@ async def table(kafka: str, messages: int) -> bool:
 class Round:
     """A group that reads all of the topic."""
 
-    def __init__(self, told: dict[str, object], messages: int, rebalances: int) -> None:
+    def __init__(self, told: Mapping[str, object], messages: int, rebalances: int) -> None:
         self._told, self._messages, self._rebalances = told, messages, rebalances
         self._sent = {queue: len(range(queue, messages, QUEUES)) for queue in range(QUEUES)}
         self._all: list[Member] = []

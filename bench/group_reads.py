@@ -62,7 +62,7 @@ class Counts(NamedTuple):
     """Readings of a record that had been read before."""
     not_in_flight: int
     """Of these, records for which Kafka had a commit above them when the tenure began that read them again, and records
-    that were read twice in one tenure."""
+    that were read twice in one tenure. A reset takes what was committed before it back."""
     overlaps: int
     """Pairs of tenures of one partition by different members, one of which began to read before the other had read its
     last record."""
@@ -81,8 +81,10 @@ def count(
     sent: Mapping[int, int],
     commits: Mapping[int, Sequence[Commit]],
     since_s: float = 0.0,
+    resets: Mapping[int, Sequence[Commit]] | None = None,
 ) -> Counts:
-    """Runs of all members by partition, how many records each partition has, what was committed, oldest first.
+    """Runs of all members by partition, how many records each partition has, what was committed, and by resets, oldest
+    first.
 
     Duplicates, silences and moves count from `since_s`.
     """
@@ -90,7 +92,10 @@ def count(
     return Counts(
         lost(read, sent),
         sum(duplicates(runs, since_s) for runs in read.values()),
-        sum(not_in_flight(runs, commits.get(partition, ())) for partition, runs in read.items()),
+        sum(
+            not_in_flight(runs, commits.get(partition, ()), (resets or {}).get(partition, ()))
+            for partition, runs in read.items()
+        ),
         sum(map(len, shared)),
         max((most for each in shared for most in each), default=0.0),
         max((silence_s(runs, since_s) for runs in read.values()), default=0.0),
@@ -136,11 +141,12 @@ def tenures(runs: Iterable[Run]) -> dict[tuple[int, float], list[Run]]:
     return found
 
 
-def not_in_flight(runs: Iterable[Run], commits: Sequence[Commit]) -> int:
+def not_in_flight(runs: Iterable[Run], commits: Sequence[Commit], resets: Sequence[Commit] = ()) -> int:
     """Records of one partition that were read again for no reason, as `Counts` says."""
     found = 0
     for (_, since_s), its in tenures(runs).items():
-        floor = max((commit.offset for commit in commits if commit.at_s < since_s), default=0)
+        reset_s = max((reset.at_s for reset in resets if reset.at_s < since_s), default=0.0)
+        floor = max((commit.offset for commit in commits if reset_s <= commit.at_s < since_s), default=0)
         covered = Covered()
         for run in its:
             below = min(max(floor - run.offset, 0), run.records)

@@ -40,14 +40,22 @@ NAMESPACE = "bench/groups"
 class EqualKafka(KafkaServer):
     """With the session time-out that everybody has; `proxied_at` as for `KafkaServer`."""
 
-    def __init__(self, data_dir: Path, session_s: float, *, proxied_at: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, session_s: float, *, proxied_at: Mapping[str, int] | None = None, retention_min: int = 0
+    ) -> None:
+        """`retention_min`: for how long it keeps offsets of groups without members; 0: as Kafka's default."""
         super().__init__(data_dir, proxied_at=proxied_at)
         self._session_s = session_s
+        self._retention_min = retention_min
 
     def _settings(self) -> dict[str, str]:
         session_ms, beat_ms = str(int(self._session_s * 1000)), str(int(self._session_s * 1000 / 3))
+        kept = {"offsets.retention.minutes": str(self._retention_min), "offsets.retention.check.interval.ms": "3000"}
         return {
             **super()._settings(),
+            **(kept if self._retention_min else {}),
+            # it is never restarted, and on a busy machine it must not be taken for dead
+            "broker.session.timeout.ms": "30000",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": session_ms,
             "group.consumer.min.session.timeout.ms": session_ms,
@@ -155,8 +163,12 @@ class Flow:
 
     def __init__(self, kafka: str, topic: str, partitions: int, rate_s: float) -> None:
         self.sent = Counter[int]()
+        self.idle: int | None = None
+        """This partition gets no records from now on."""
         self._stopped = threading.Event()
-        self._producer = Producer({"bootstrap.servers": kafka, "broker.address.family": "v4", "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": kafka, "broker.address.family": "v4", "linger.ms": 5, "enable.idempotence": True}
+        )
         self._topic, self._partitions, self._rate_s = topic, partitions, rate_s
         self._thread = threading.Thread(target=self._send)
         self._thread.start()
@@ -166,9 +178,10 @@ class Flow:
         while not self._stopped.is_set():
             while number < (time.monotonic() - begin_s) * self._rate_s:
                 partition = number % self._partitions
-                self._producer.produce(self._topic, b"x", partition=partition)
-                self.sent[partition] += 1
                 number += 1
+                if partition != self.idle:
+                    self._producer.produce(self._topic, b"x", partition=partition)
+                    self.sent[partition] += 1
             self._producer.poll(0)
             time.sleep(0.005)
         self._producer.flush(30)

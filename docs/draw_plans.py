@@ -1,6 +1,6 @@
-"""Draws the table and the diagram of `docs/plans.md` from `loadmanager/leader/plans/`, and what advice may change.
+"""Draws the table and the diagram of `docs/plans.md`, and what `docs/advice.md` says that advice may change.
 
-`python docs/draw_plans.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
+`python docs/draw_plans.py` writes the pages; with `--check` it writes nothing and exits 1 if one is stale.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadmanager.settings import descriptions
 
 COLUMNS = 120
 
-PAGE = Path(__file__).with_name("plans.md")
+PLANS, ADVICE = (Path(__file__).with_name(name) for name in ("plans.md", "advice.md"))
 
 
 def steps() -> str:
@@ -41,4 +41,5 @@ def settings() -> str:
 
 
 if __name__ == "__main__":
-    draw(PAGE, {"steps": steps, "diagram": diagram, "settings": settings})
+    draw(PLANS, {"steps": steps, "diagram": diagram})
+    draw(ADVICE, {"settings": settings})

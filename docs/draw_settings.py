@@ -44,7 +44,7 @@ def table(settings: list[Description]) -> str:
                 f"`{shown(each.default)}`",
                 ", ".join((each.type, *each.bounds)),
                 "yes" if each.live else "",
-                each.meaning,
+                text(each.meaning),
                 each.why,
                 "<br>".join(pulsars(each)),
             )
@@ -68,6 +68,11 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
 
 
+def text(meaning: str) -> str:
+    """As prose of a page: brackets are no links."""
+    return meaning.replace("][", "]\\[")
+
+
 def words_table() -> str:
     lines = ["| setting | Pulsar's word | here |", "|---|---|---|"]
     for each in descriptions().values():
@@ -81,7 +86,21 @@ def elsewhere_table() -> str:
     )
 
 
-DRAWINGS = {"settings": settings_tables, "words": words_table, "elsewhere": elsewhere_table}
+FIRST = (
+    "log", "coordination", "advertised", "zookeeper", "tls_certificate", "token_keys", "capacity", "failure_domain",
+)  # fmt: skip
+"""What a cluster needs first; the rest may stay at its default."""
+
+
+def first_table() -> str:
+    lines = ["| setting | default | what it is |", "|---|---|---|"]
+    chosen = (descriptions()[name] for name in FIRST)
+    return "\n".join(
+        [*lines, *(f"| `{each.name}` | `{shown(each.default)}` | {text(each.meaning)} |" for each in chosen)]
+    )
+
+
+DRAWINGS = {"first": first_table, "settings": settings_tables, "words": words_table, "elsewhere": elsewhere_table}
 
 
 if __name__ == "__main__":

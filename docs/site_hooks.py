@@ -42,8 +42,9 @@ LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the decisions in the navigation."""
-    decisions = [f"decisions/{page.name}" for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    """List the decisions in the navigation, behind their index."""
+    records = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    decisions = ["decisions/index.md", *(f"decisions/{page.name}" for page in records)]
     assert config.nav is not None
     config.nav = [{"Decisions": decisions} if "Decisions" in entry else entry for entry in config.nav]
     return config
@@ -73,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         name = path.relative_to(ROOT).as_posix()
         built = ROOT_PAGES.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
         if name == "docs/decisions":
-            built = "decisions/0001-records-are-framed-json.md"
+            built = "decisions/index.md"
         if not built:
             return text if text.startswith("`") else f"`{name}`"
         if text.endswith(".md") and path.is_file():  # for a reader of the site it is a page, not a file

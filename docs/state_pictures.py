@@ -1,5 +1,7 @@
 """Draws a state diagram that a page has as text (`a --> b: step`) as SVG: the states on an ellipse, the steps as arcs.
 
+The states of a bundle are laid out by hand: a move in a row, and one arrow for the step that leaves five of them.
+
 Steps between the same two states share an arc, which has the colour of the state that it leaves.
 """
 
@@ -16,6 +18,22 @@ WIDTH, HEIGHT, BOX_W, BOX_H = 1000, 640, 118, 34
 COLOURS = ("#0f766e", "#b45309", "#4338ca", "#be185d", "#15803d", "#b91c1c", "#0369a1", "#7c3aed", "#475569", "#a16207")
 Point = tuple[float, float]
 
+ROW = 330.0
+BUNDLE: dict[str, Point] = {
+    OUTSIDE: (100.0, 190.0),
+    "unassigned": (100.0, ROW),
+    "assigning": (300.0, ROW),
+    "assigned": (500.0, ROW),
+    "transferring": (700.0, ROW),
+    "releasing": (890.0, ROW),
+    "splitting": (500.0, 130.0),
+    "revoking": (500.0, 590.0),
+}
+BENDS = {("assigned", "releasing"): 150.0, ("releasing", "assigning"): 155.0, ("releasing", "unassigned"): 330.0}
+FRAME = (222, 96, 752, 322)
+"""Around the states that `revoke` leaves: x, y, width, height."""
+REVOKE = "revoke"
+
 
 def picture(diagram: str) -> str:
     """The SVG of one diagram."""
@@ -24,12 +42,18 @@ def picture(diagram: str) -> str:
         steps.setdefault((source, target), []).append(label.split(" (")[0])
     first = next(target for source, target in steps if source == OUTSIDE)
     places = dict(_places([first, *(state for pair in steps for state in pair)]))
+    framed = ""
+    if places.keys() == BUNDLE.keys():
+        places = BUNDLE
+        steps = {pair: labels for pair, labels in steps.items() if labels != [REVOKE]}
+        framed = _framed()
     colours = {state: COLOURS[number % len(COLOURS)] for number, state in enumerate(places)}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" class="states" font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/><defs>',
         *(_tip(number, colour) for number, colour in enumerate(COLOURS)),
         "</defs>",
+        framed,
         *(_step(places, colours, pair, labels, both=pair[::-1] in steps) for pair, labels in steps.items()),
         *(_state(state, place, colours[state]) for state, place in places.items()),
         "</svg>",
@@ -43,6 +67,17 @@ def _places(states: list[str]) -> Iterator[tuple[str, Point]]:
     for number, state in enumerate(order):
         angle = pi + 0.35 + 2 * pi * number / len(order)
         yield state, (WIDTH / 2 + 390 * cos(angle), HEIGHT / 2 + 262 * sin(angle))
+
+
+def _framed() -> str:
+    """The frame, and the one arrow from it."""
+    x, y, width, height = FRAME
+    colour = COLOURS[-2]
+    box = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="12" fill="#f8fafc" stroke="{colour}" '
+    (to_x, to_y), begin = BUNDLE["revoking"], y + height
+    tip = f'stroke="{colour}" stroke-width="1.6" marker-end="url(#tip{len(COLOURS) - 2})"'
+    arrow = f'<path d="M{to_x + 30:.0f} {begin} V{to_y - BOX_H / 2:.0f}" fill="none" {tip}/>'
+    return f'{box}stroke-dasharray="6 5"/>{arrow}{_label((to_x + 30, begin + 45), REVOKE, colour)}'
 
 
 def _tip(number: int, colour: str) -> str:
@@ -76,7 +111,7 @@ def _step(
         return f'<path d="{path}" {line}/>{_label((x1, y + down * 42), label, colour)}'
     x2, y2 = places[target]
     length = hypot(x2 - x1, y2 - y1)
-    bend = 34.0 if both else 14.0
+    bend = BENDS.get(pair, 34.0 if both else 14.0)
     middle = ((x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length)
     begin, end = _edge(places[source], middle), _edge(places[target], middle)
     path = f"M{begin[0]:.0f} {begin[1]:.0f} Q{middle[0]:.0f} {middle[1]:.0f} {end[0]:.0f} {end[1]:.0f}"

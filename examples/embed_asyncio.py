@@ -23,7 +23,7 @@ class Greetings:
     async def get(self, request):
         name = request.match_info["name"]
         try:
-            async with self.broker.admit(f"{NAMESPACE}/{name}"):
+            async with self.broker.admit(f"{NAMESPACE}/{name}", cluster=request.headers.get("Loadmanager-Cluster")):
                 return web.Response(text=f"Hello {name}, from {self.broker.name}\n")
         except (Moved, NotServing) as elsewhere:
             status, headers, body = problem_of(elsewhere)

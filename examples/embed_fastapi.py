@@ -38,8 +38,8 @@ async def elsewhere(_: Request, error: Moved | NotServing) -> Response:
 
 
 @app.get("/greetings/{name}")
-async def greet(name: str) -> dict[str, str]:
-    async with broker.admit(f"{NAMESPACE}/{name}"):
+async def greet(request: Request, name: str) -> dict[str, str]:
+    async with broker.admit(f"{NAMESPACE}/{name}", cluster=request.headers.get("Loadmanager-Cluster")):
         return {"greeting": f"Hello {name}", "from": broker.name}
 
 

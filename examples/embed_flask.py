@@ -2,7 +2,7 @@
 
 import os
 
-from flask import Flask
+from flask import Flask, request
 
 from loadmanager import Moved, NotServing, SyncBroker
 from loadmanager.client.redirection import problem_of
@@ -24,5 +24,5 @@ def elsewhere(error):
 
 @app.get("/greetings/<name>")
 def greet(name):
-    with broker.admit(f"{NAMESPACE}/{name}"):
+    with broker.admit(f"{NAMESPACE}/{name}", cluster=request.headers.get("Loadmanager-Cluster")):
         return {"greeting": f"Hello {name}", "from": broker.name}

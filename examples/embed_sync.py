@@ -21,7 +21,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         broker, name = self.broker, self.path.removeprefix("/greetings/")
         try:
-            with broker.admit(f"{NAMESPACE}/{name}"):
+            with broker.admit(f"{NAMESPACE}/{name}", cluster=self.headers.get("Loadmanager-Cluster")):
                 self.answer(200, {}, f"Hello {name}, from {broker.name}\n".encode())
         except (Moved, NotServing) as elsewhere:
             self.answer(*problem_of(elsewhere))

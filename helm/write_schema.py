@@ -184,7 +184,7 @@ def schema() -> dict[str, Any]:
         dev=thing(enabled=YES_NO, kafka=kafka_or_zookeeper, zookeeper=kafka_or_zookeeper),
         nameOverride={**NAME, "maxLength": 63},
         fullnameOverride=NAME,
-        **{"global": MAP},  # Helm's own
+        **{"global": {**MAP, "properties": {"imagePullSecrets": LIST}}},  # Helm's own, and of other charts
     )
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart", **whole_schema}
 

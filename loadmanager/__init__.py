@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from statechannel.errors import Error, InvalidName, StateChannelError
     from statechannel.law.bundle import Bundle, Key
     from statechannel.law.record import Token
+    from statechannel.runtime.auto_batch import AutoBatch
+    from statechannel.runtime.batching import BatchSettings
 
 __all__ = [
+    "AutoBatch",
+    "BatchSettings",
     "Broker",
     "BudgetSpent",
     "Bundle",
@@ -67,6 +71,8 @@ _HOMES = {
     "statechannel.law.bundle": ("Bundle", "Key"),
     "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
     "statechannel.law.record": ("Token",),
+    "statechannel.runtime.auto_batch": ("AutoBatch",),
+    "statechannel.runtime.batching": ("BatchSettings",),
 }
 _others = on_demand(__name__, {name: module for module, names in _HOMES.items() for name in names})
 

@@ -7,6 +7,7 @@ Each request carries its broker and the endpoints' state (`state.Kept`).
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import cache
 from typing import Any
 
@@ -47,15 +48,19 @@ def laid_out() -> ASGIApp:
     return Tagged(routes_of_all())
 
 
+_DESCRIBING = threading.Lock()
+
+
 class _Application(FastAPI):
     """Its OpenAPI document says what `openapi.py` knows."""
 
     def openapi(self) -> dict[str, Any]:
-        first = self.openapi_schema is None
-        document = super().openapi()
-        if first:
-            complete(document)
-        return document
+        with _DESCRIBING:
+            first = self.openapi_schema is None
+            document = super().openapi()
+            if first:
+                complete(document)
+            return document
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
@@ -128,10 +129,16 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _known)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(ClientDisconnect, _gone)
 
 
 async def _known(request: Request, error: Exception) -> Response:
     return respond(problem_of(error))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """No client reads it; without it the log would show a bug of the broker's."""
+    return respond(problem(400, "the connection ended before the body was there"))
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from uvicorn import Config, Server
 
-from loadmanager.client.redirection import PROBLEM_TYPE, Moved, NotServing
+from loadmanager.client.redirection import CLUSTER_HEADER, PROBLEM_TYPE, Moved, NotServing
 from loadmanager.client.redirection import problem_of as redirection_of
 from loadmanager.embedding.endpoints import listen
 from loadmanager.errors import Conflict, Invalid
@@ -104,6 +104,7 @@ HOOKS: dict[str, tuple[type[wire.HookData], type[BaseModel] | None, str]] = {
 """By name: what a hook is sent, what it answers, and what the service does."""
 
 Wait = Annotated[int, Query(ge=0, le=MAX_WAIT_MS)]
+Cluster = Annotated[str | None, Header(alias=CLUSTER_HEADER)]
 
 
 def application(sessions: Sessions, secret: Secret) -> FastAPI:
@@ -144,9 +145,12 @@ def application(sessions: Sessions, secret: Secret) -> FastAPI:
         return {"session": session}
 
     @routes.get("/v1/claims/{key:path}", responses=_problems(400, 404, 412, 421, 503))
-    async def claim(key: str, timeout_ms: Wait = 5_000) -> Claimed:
-        """The bundle of a key, once it is served here. 421: by another broker; 503: by none; 404: no such namespace."""
-        return await sessions.find(key, timeout_ms / 1000)
+    async def claim(key: str, timeout_ms: Wait = 5_000, cluster: Cluster = None) -> Claimed:
+        """The bundle of a key, once it is served here. 421: by another broker; 503: by none; 404: no such namespace.
+
+        Pass on what the client's request has as `Loadmanager-Cluster`. 421, too: the request is for another cluster.
+        """
+        return await sessions.find(key, timeout_ms / 1000, cluster)
 
     app.include_router(routes)
     _describe_hooks(app)

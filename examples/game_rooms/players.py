@@ -46,7 +46,8 @@ class Player:
 
     async def connect(self, url):
         self.where, path = url, f"/rooms/{self.room}?after={len(self.seen)}"
-        self.socket = await self.router.session.ws_connect(url + path)
+        pin = self.router.directory.pin.headers()  # our cluster: another one refuses
+        self.socket = await self.router.session.ws_connect(url + path, headers=pin)
         return self.socket
 
     async def hear(self, socket):

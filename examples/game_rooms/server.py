@@ -65,9 +65,10 @@ class Rooms:
 
     async def connect(self, request):
         socket, name = web.WebSocketResponse(heartbeat=10), request.match_info["room"]
+        cluster = request.headers.get("Loadmanager-Cluster")
         await socket.prepare(request)
         try:
-            async with self.broker.admit(f"{NAMESPACE}/{name}") as claim:  # this room is ours, or we learn whose it is
+            async with self.broker.admit(f"{NAMESPACE}/{name}", cluster=cluster) as claim:  # ours, or whose it is
                 leaving = asyncio.create_task(self.see_off(claim, socket))
                 try:
                     await self.play(claim, name, socket, int(request.query.get("after", 0)))

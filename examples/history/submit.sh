@@ -13,7 +13,8 @@ python=${PYTHON:-$here/../../.venv/bin/python}
 bin=$(cd "$(dirname "$python")" && pwd)
 # Absolute, because an executor has a folder of its own; and not resolved, because a link in bin/ names its environment.
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$bin/$(basename "$python")}
-read -ra delta <<<"$("$bin/loadmanager" history jars --spark-submit)"
+options=$("$bin/loadmanager" history jars --spark-submit)
+eval "delta=($options)" # they are quoted: the folder of the jars may have blanks
 
 exec "${SPARK_SUBMIT:-$bin/spark-submit}" \
   --master "${MASTER:-local[2]}" \

@@ -40,6 +40,9 @@ QUARANTINE_RETRY_S = 30.0
 DEFERRED_AT_ONCE = 25
 """Lookups that begin to wait in one turn of the loop: one request may ask for a thousand keys."""
 
+WOKEN_AT_ONCE = 100
+"""Waiting lookups that look again in one turn of the loop: one record, or one moment, wakes any number of them."""
+
 DEFERRED_LIMIT = 20_000
 """Lookups that may wait at one broker at the same time; further ones get Unavailable."""
 
@@ -104,6 +107,7 @@ class Lookup:
         self._closed = False
         self._turnstile = Turnstile(DEFERRED_AT_ONCE)
         self._records = Turnstile(RECORDS_AT_ONCE)
+        self._woken = Turnstile(WOKEN_AT_ONCE)
 
     def peek(self, topic: Key) -> Located | None:
         """The answer if there is one at this moment; changes nothing. Any thread may call it."""
@@ -169,6 +173,7 @@ class Lookup:
             finally:
                 alarm.cancel()
                 self._waits.discard(changed)
+            await self._woken.passed()
         self.counts.unavailable += 1
         raise Unavailable("this broker is leaving, or was fenced and starts anew; ask another one, or try again")
 

@@ -110,7 +110,9 @@ class NodeCollector(Collector):
             yield from observed_metrics(node.seen, node.settings.in_flight_timeout_s)
             yield from channel_timing(node.channel, node.seen)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
-            yield from splitting_metrics(node.current.splitting.journal, sum(1 for _ in node.quarantine.rows()))
+            locked = sum(bool(policy.quarantined) for policy in node.policies.current().bundles.values())
+            suspects = sum(1 for _ in node.quarantine.rows())
+            yield from splitting_metrics(node.current.splitting.journal, suspects, locked)
 
 
 def _channel(node: Node) -> Iterator[Metric]:
@@ -133,6 +135,7 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
     next_offset = node.channel.table.next_offset
+    yield gauge("clock_offset_seconds", "Ahead of the median of live brokers", node.time.offset_ms() / 1000)
     yield gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.leases.held))
     yield _by_partition("channel_log_begin", "All below it is trimmed", keepers, lambda p: keepers[p].begin)
     yield _by_partition("snapshots_kept", "Readable snapshots", keepers, lambda p: len(keepers[p].good))

@@ -37,7 +37,7 @@ from loadmanager.cluster.clocks import ProofClock
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.fitness import Fitness
 from loadmanager.cluster.load_reports import LoadService
-from loadmanager.cluster.membership import Membership, suspected_by
+from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.operation_log import OperationLog
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.suspicion import Suspicion
@@ -724,6 +724,8 @@ class Node:
 
     def _saw_change(self, change: Change) -> None:
         self.membership.saw_change(change, self.world.clock_s())
+        if change.record.actor in self.membership.suspected:
+            self._judge_soon()
         self.seen.moves.saw(change)
         if change.record.action in (Action.AMEND, Action.AGREE):
             self._members_changed()
@@ -759,7 +761,7 @@ class Node:
     def _judge(self) -> None:
         self._judging = False
         suspicions = [(a.observer, a.suspect) for a in self.views.suspicions.values()]
-        self.membership.suspected = suspected_by(suspicions, self.membership.peers, self.membership.proven())
+        self.membership.judge(suspicions, self.world.clock_s())
         self._wake()
 
     def _wake(self) -> None:

@@ -30,6 +30,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.runtime.channel import Replica
 from statechannel.runtime.replay import Folded, Replay
+from statechannel.runtime.tasks import Turnstile
 
 CATCH_UP_S = 3.0
 
@@ -48,6 +49,7 @@ class Watching:
         self.recent = recent or RecentChanges(replica, CHANGES_KEPT)
         self.closing = asyncio.Event()
         """Set when every watch must end at once."""
+        self.steps = Turnstile(PIECES_A_TURN)
 
     def close(self) -> None:
         """End every watch, and stop keeping changes."""
@@ -72,6 +74,10 @@ class Watching:
     def from_now(self, namespace: str | None) -> Watch:
         """A new watch of what happens from now on."""
         return Watch(self, namespace, self.revision())
+
+    def from_the_table(self, namespace: str | None) -> Watch:
+        """A new watch that begins with all bundles as they are."""
+        return Watch(self, namespace, None)
 
     def partitions_of(self, namespace: str | None) -> Sequence[int]:
         return range(self.table.partitions) if namespace is None else (self.table.partition_of(namespace),)
@@ -128,6 +134,9 @@ class Watching:
 
 
 BUNDLES_A_PIECE = 250
+PIECES_A_TURN = 4
+"""Pieces of the table that all watches together make in one turn of the loop: 0.3 ms each."""
+
 CHANGES_AT_ONCE = 100
 BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
 """At most so much is replayed in one turn, before it is sent."""
@@ -169,9 +178,10 @@ class Watch:
 
     def __init__(self, watching: Watching, namespace: str | None, since: Revision | None) -> None:
         self._watching = watching
+        self.since = since
+        """Where it goes on; None: it begins with the table."""
         self._namespace = namespace
         self._partitions = watching.partitions_of(namespace)
-        self._since = since
         self._told = since or watching.revision()
         self._position = watching.recent.end
         self._whole = since is not None
@@ -187,7 +197,7 @@ class Watch:
 
     async def _pieces(self, *, follow: bool) -> AsyncGenerator[Piece, None]:
         try:
-            async with aclosing(self._snapshot() if self._since is None else self._backlog(self._since)) as begin:
+            async with aclosing(self._snapshot() if self.since is None else self._backlog(self.since)) as begin:
                 async for piece in begin:
                     yield piece
                     if self._watching.closing.is_set():
@@ -207,8 +217,8 @@ class Watch:
         self._position = self._watching.recent.end
         for partition in self._partitions:
             for piece in self._cut(partition):
+                await self._watching.steps.passed()
                 yield piece
-            await asyncio.sleep(0)
         self._whole = True
         yield Piece("snapshot-end", self._told, position=self._position)
 
@@ -384,6 +394,8 @@ class RecentChanges:
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._first = 0
+        self.end = 0
+        """The position of the next event. Any thread may read it."""
         self._known_from: dict[int, int] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         replica.listen(self._changed)
@@ -393,11 +405,6 @@ class RecentChanges:
         """Stop listening."""
         self._replica.unlisten(self._changed)
         self._replica.off_reload(self._reloaded)
-
-    @property
-    def end(self) -> int:
-        """The position of the next event."""
-        return self._first + len(self._events)
 
     def after(self, position: int, most: int) -> list[Event] | None:
         """Up to `most` events from a position on; None if the first of them was dropped already."""
@@ -434,6 +441,7 @@ class RecentChanges:
 
     def _keep(self, event: Event) -> None:
         self._events.append(event)
+        self.end += 1
         self._bytes += _size(event)
         while len(self._events) > self._changes_kept or (self._bytes > self._bytes_kept and len(self._events) > 1):
             dropped = self._events.popleft()

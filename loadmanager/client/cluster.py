@@ -16,6 +16,8 @@ from loadmanager.errors import Invalid
 from statechannel.law.partition import ClusterIdentity
 
 HEADER_BYTES = 1_024
+WHO = "/admin/v2/brokers/live"
+"""A path that every broker answers without credentials, with its cluster."""
 
 
 def header_of(cluster: ClusterIdentity) -> str:

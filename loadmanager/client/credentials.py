@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,12 +105,22 @@ class Credentials:
             path = Path(self._token_file)
             try:
                 found = path.stat()
+                check_private(path, found.st_mode)
                 state = (found.st_mtime_ns, found.st_size, found.st_ino)
                 if state != self._read:
                     self._token, self._read = _checked(path.read_text()), state
             except (OSError, UnicodeDecodeError) as error:
                 raise Invalid(f"{path}: this token file cannot be read: {_why(error)}") from None
         return self._token
+
+
+def check_private(path: Path, mode: int) -> None:
+    """Raises Invalid for a secret's file that everybody on the machine may read or write."""
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise Invalid(
+            f"{path}: everybody on this machine may read or write it: chmod 600 {path} (a secret that Kubernetes "
+            "mounts: defaultMode: 0440, and fsGroup)"
+        )
 
 
 def _checked(token: str) -> str:

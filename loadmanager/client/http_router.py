@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.client.redirection import TOKEN_HEADER, NotServing, error_of
+from loadmanager.client.redirection import TOKEN_HEADER, AnotherCluster, NotServing, error_of
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
 from statechannel.errors import InvalidName
@@ -76,9 +76,10 @@ class HttpRouter:
         """GET from the owner. Raises as `Router.call`."""
         return await self.request("GET", topic, path, None, budget_s=budget_s)
 
-    async def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
-        """POST to the owner, again if it did not answer. Raises as `Router.call`."""
-        return await self.request("POST", topic, path, msgspec.json.encode(json), budget_s=budget_s)
+    async def post(self, topic: str, path: str, json: object = msgspec.UNSET, *, budget_s: float = 10.0) -> HttpAnswer:
+        """POST to the owner, again if it did not answer; without `json`, it has no body. Raises as `Router.call`."""
+        body = None if json is msgspec.UNSET else msgspec.json.encode(json)
+        return await self.request("POST", topic, path, body, budget_s=budget_s)
 
     async def request(
         self, method: str, topic: str, path: str, body: bytes | None, *, budget_s: float = 10.0
@@ -91,13 +92,17 @@ class HttpRouter:
             url = route.url(self._protocol)
             if not url:
                 raise NotServing(f"{route.broker} {self._without_url}", 0.1)
-            pin = self.router.directory.pin
-            said = {**headers, **pin.headers(), **self._credentials.headers(url)}
-            async with self.router.session.request(
-                method, url + path, data=body, headers=said, timeout=timeout
-            ) as response:
-                pin.check(response.headers, f"{route.broker} at {url}")
-                answer = HttpAnswer(response.status, response.headers, await response.read())
+            directory = self.router.directory
+            try:
+                said = {**headers, **await directory.headers(url, self._credentials)}
+                async with self.router.session.request(
+                    method, url + path, data=body, headers=said, timeout=timeout
+                ) as response:
+                    directory.pin.check(response.headers, f"{route.broker} at {url}")
+                    answer = HttpAnswer(response.status, response.headers, await response.read())
+            except (aiohttp.ClientError, OSError, AnotherCluster):
+                directory.doubt(url)
+                raise
             redirection = error_of(answer.status, answer.headers, answer.body)
             if redirection is not None:
                 redirection.said_by = route.broker
@@ -129,13 +134,13 @@ class SyncRouter:
         self._thread = threading.Thread(target=self._loop.run_forever, name="loadmanager-router", daemon=True)
         self._thread.start()
         try:
-            self._http = self._wait(self._made(list(admin_urls), protocol, credentials, cluster))
+            self._http = self._wait(self._made(admin_urls, protocol, credentials, cluster))
         except BaseException:
             self._end()
             raise
 
     async def _made(
-        self, admin_urls: list[str], protocol: str, credentials: Credentials | None, cluster: str
+        self, admin_urls: Iterable[str], protocol: str, credentials: Credentials | None, cluster: str
     ) -> HttpRouter:
         return HttpRouter(Router(admin_urls, credentials=credentials, cluster=cluster), protocol=protocol)
 
@@ -178,7 +183,7 @@ class SyncRouter:
         """As `HttpRouter.get`."""
         return self._wait(self._http.get(topic, path, budget_s=budget_s))
 
-    def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
+    def post(self, topic: str, path: str, json: object = msgspec.UNSET, *, budget_s: float = 10.0) -> HttpAnswer:
         """As `HttpRouter.post`."""
         return self._wait(self._http.post(topic, path, json, budget_s=budget_s))
 

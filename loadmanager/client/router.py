@@ -14,18 +14,20 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from loadmanager.client.cluster import Pin, continues, header_of
+from loadmanager.client.cluster import WHO, Pin, continues, header_of
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import AnotherCluster, Moved, NotServing, error_detail, retry_after_s
 from loadmanager.client.route import Route, RouteTable, SeenTokens, Span
-from loadmanager.errors import Conflict, Forbidden, NotFound, NotKnown, Unavailable
+from loadmanager.errors import Conflict, Forbidden, Invalid, NotFound, NotKnown, Unavailable
 from statechannel.errors import Error, InvalidName
 from statechannel.law.bundle import Bundle, parse_key
 from statechannel.law.partition import ClusterIdentity
@@ -42,9 +44,6 @@ FIRST_S = 1.0
 """How long the given brokers have, all together, to say at the first lookup which cluster is theirs."""
 
 _SLACK_S = 1.0
-_WHO = "/admin/v2/brokers/live"
-"""A path that every broker answers without credentials."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -103,6 +102,8 @@ class Directory:
         self._admins = {url.rstrip("/"): _AdminUrl(url.rstrip("/"), given=True) for url in admin_urls}
         self._session = session
         self._credentials = credentials or Credentials()
+        self._confirmed: set[str] = set()
+        """URLs that said which cluster is theirs since they last failed: credentials may go there."""
         self._turn = itertools.count()
 
     @property
@@ -110,16 +111,32 @@ class Directory:
         """The known admin URLs."""
         return list(self._admins)
 
+    async def headers(self, url: str, credentials: Credentials) -> dict[str, str]:
+        """The headers for a request to the admin interface at `url`: the cluster and the credentials.
+
+        Before credentials go to an address, it says without them which cluster is its own; again when it has failed.
+        Raises AnotherCluster, Forbidden (as `Credentials.headers`), and the errors of a request.
+        """
+        shown = credentials.headers(url)
+        if shown and url not in self._confirmed:
+            async with self._session.get(url + WHO, headers=self.pin.headers(), allow_redirects=False) as response:
+                self.pin.check(response.headers, url)
+            if len(self._confirmed) >= URLS_KEPT:
+                self._confirmed.clear()
+            self._confirmed.add(url)
+        return {**self.pin.headers(), **shown}
+
+    def doubt(self, url: str) -> None:
+        """A request to this URL failed: something else may answer there from now on."""
+        self._confirmed.discard(url)
+
     async def locate(self, topic: str, timeout_s: float) -> Route:
         """The owner, according to the first broker that answers; each may defer its answer for up to `timeout_s`.
 
         Raises NotFound (no broker that answered knows the namespace), Forbidden (they refuse this client), Unavailable
         (no owner, no answer, or only of other clusters), Conflict (it is not clear which cluster is meant).
         """
-        if not self._chosen:
-            if self._choosing is None or self._choosing.done():
-                self._choosing = asyncio.create_task(self._choose())
-            await asyncio.shield(self._choosing)
+        await self.choose()
         refusal: NotFound | Forbidden | None = None
         failures: list[str] = []
         for admin in self._in_order():
@@ -143,6 +160,13 @@ class Directory:
                 self._failed(admin)
                 failures.append(f"{admin.url}: {str(error) or type(error).__name__}")
         raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
+
+    async def choose(self) -> None:
+        """Make sure that it is decided which cluster is meant. Raises Conflict if it is not clear."""
+        if not self._chosen:
+            if self._choosing is None or self._choosing.done():
+                self._choosing = asyncio.create_task(self._choose())
+            await asyncio.shield(self._choosing)
 
     async def _choose(self) -> None:
         """Pin the cluster of most of the given brokers, if there are several and none is pinned, or only its name.
@@ -176,22 +200,14 @@ class Directory:
     async def _cluster_of(self, url: str) -> dict[str, ClusterIdentity | None]:
         """By URL; empty without an answer, or if it is another cluster's; None if the answer does not say it."""
         try:
-            async with self._session.get(url + _WHO, allow_redirects=False) as response:
+            async with self._session.get(url + WHO, allow_redirects=False) as response:
                 return {url: self.pin.check(response.headers, url)}
         except (aiohttp.ClientError, OSError, AnotherCluster):
             return {}
 
     async def _ask(self, admin: _AdminUrl, topic: str, timeout_s: float) -> Route:
-        headers = {
-            "Content-Type": "application/json",
-            **self.pin.headers(),
-            **self._credentials.headers(admin.url),
-        }
         body = msgspec.json.encode({"topics": [topic], "timeout_ms": int(timeout_s * 1000)})
-        async with (
-            asyncio.timeout(timeout_s + _SLACK_S),
-            self._session.post(f"{admin.url}/v1/lookup", data=body, headers=headers) as response,
-        ):
+        async with asyncio.timeout(timeout_s + _SLACK_S), self._lookup(admin.url, body) as response:
             self.pin.take(response.headers, admin.url)
             if response.status in (401, 403):
                 kind = NotKnown if response.status == 401 else Forbidden
@@ -202,6 +218,12 @@ class Directory:
             answer = _decoder.decode(await response.read()).answers[0]
         admin.failures = 0
         return self._read(answer)
+
+    @asynccontextmanager
+    async def _lookup(self, url: str, body: bytes) -> AsyncGenerator[aiohttp.ClientResponse]:
+        headers = {"Content-Type": "application/json", **await self.headers(url, self._credentials)}
+        async with self._session.post(f"{url}/v1/lookup", data=body, headers=headers) as response:
+            yield response
 
     def _read(self, answer: _Answer) -> Route:
         if answer.error is not None or answer.bundle is None or answer.broker is None:
@@ -227,6 +249,7 @@ class Directory:
         self._failed(admin)
 
     def _failed(self, admin: _AdminUrl) -> None:
+        self.doubt(admin.url)
         admin.failures += 1
         admin.rests_until_s = time.monotonic() + REST_S
         if admin.failures >= FAILURES_KEPT and not admin.given:
@@ -238,6 +261,17 @@ class Directory:
         first = next(self._turn) % len(admins)
         now_s = time.monotonic()
         return sorted(admins[first:] + admins[:first], key=lambda admin: admin.rests_until_s > now_s)
+
+
+def urls_of(given: Iterable[str]) -> list[str]:
+    """The given admin URLs; one text is one URL. Raises Invalid unless there is one, and all are URLs."""
+    urls = [given] if isinstance(given, str) else list(given)
+    if not urls:
+        raise Invalid("give the admin URL of at least one broker")
+    for url in urls:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc or "," in url:
+            raise Invalid(f"{url!r} is not the URL of a broker: give a list of URLs, such as ['http://broker-0:8080']")
+    return urls
 
 
 def _most(said: Iterable[ClusterIdentity | None]) -> tuple[list[ClusterIdentity], int]:
@@ -285,9 +319,7 @@ class Router:
         credentials: Credentials | None = None,
         cluster: str = "",
     ) -> None:
-        urls = list(admin_urls)
-        if not urls:
-            raise ValueError("give the admin URL of at least one broker")
+        urls = urls_of(admin_urls)
         self._own_session = session is None
         credentials = credentials or Credentials.of_environment()
         self.session = session or credentials.session(limit=CONNECTIONS)
@@ -376,17 +408,27 @@ class Router:
         `send`.
         """
         trouble: BaseException | None = None
+        asked: Route | None = None
+
+        async def sending(route: Route) -> T:
+            nonlocal asked
+            asked = route
+            answer = await send(route)
+            asked = None
+            return answer
+
         try:
             async with asyncio.timeout(budget_s):
                 attempt = 0
                 while True:
                     attempt += 1
-                    outcome = await self._try(topic, send, token_of)
+                    outcome = await self._try(topic, sending, token_of)
                     if not isinstance(outcome, _Trouble):
                         return outcome
                     trouble = outcome.error
                     await asyncio.sleep(outcome.pause_s(attempt))
         except TimeoutError:
+            self._forget(asked)  # an owner that hangs may have a successor
             raise BudgetSpent(f"{topic}: no answer within {budget_s:g} s: {_told(trouble)}", trouble) from trouble
 
     async def _try(self, topic: str, send: Send[T], token_of: Callable[[T], Token | None] | None) -> T | _Trouble:

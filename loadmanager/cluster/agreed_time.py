@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from statistics import median
 
 from statechannel.law.verdict import Change
 
@@ -61,15 +62,25 @@ class AgreedTime:
         if len(self._heard) > KNOWN_AT_MOST:
             del self._heard[next(iter(self._heard))]
 
+    def offset_ms(self) -> int:
+        """How far this broker's clock is ahead of the median of the live brokers' clocks, its own among them.
+
+        Of three or more clocks the wrong one is far from the median. Two are equally far from it.
+        """
+        return -round(median([0, *self._ahead_ms().values()]))
+
     def apart_ms(self) -> dict[str, int]:
         """How far each live broker's clock is ahead of this one's, if that is more than `APART_MS`."""
+        return {name: ms for name, ms in self._ahead_ms().items() if abs(ms) > APART_MS}
+
+    def _ahead_ms(self) -> dict[str, int]:
+        """How far each live broker's clock is ahead of this one's."""
         now_s, own_ms = self._clock_s(), self._wall_ms()
-        apart = {
+        return {
             name: self._moved_on(heard, now_s) - own_ms
             for name, heard in self._heard.items()
             if name != _BEFORE and now_s - heard[0] <= FRESH_S
         }
-        return {name: ms for name, ms in apart.items() if abs(ms) > APART_MS}
 
     def now_ms(self) -> int | None:
         """The lowest of what live brokers' clocks and the own one say; None before `begin`, and while they disagree."""

@@ -8,7 +8,9 @@ before are back, or `recovery_grace_s` is over. Pure: the shell gives events and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
 
 from loadmanager.model.registration import Peer, read_peer
 from statechannel.law.record import Action, BrokerId
@@ -17,6 +19,24 @@ from statechannel.ports import Connection, Member
 
 SUSPECTED_KEPT = 1_000
 """Names of which is remembered which process was suspected last."""
+LATE_S = 0.5
+"""What a process that has died sent before is read within this time."""
+ABSENT_S = 10.0
+"""A suspected process that is not registered for so long did die."""
+WINDOW_S = 300.0
+"""For so long a suspicion that was wrong counts against the share."""
+
+
+class Suspect(msgspec.Struct):
+    """The incarnation under a name that was suspected last while it was registered, and since when.
+
+    `started_ms` is when its process began, 0 if not known; `absent_s` since when nobody is registered under the name.
+    """
+
+    broker: BrokerId
+    started_ms: int
+    at_s: float
+    absent_s: float | None = None
 
 
 class Membership:
@@ -32,8 +52,13 @@ class Membership:
         """Grows when a broker comes, goes, registers again, becomes suspected or no longer is."""
         self.connected = False
         self._suspected: dict[BrokerId, str] = {}
-        self._once_suspected: dict[str, tuple[BrokerId, int]] = {}
-        """The last incarnation under a name that was suspected while it was registered, and when its process began."""
+        self.spared: tuple[BrokerId, ...] = ()
+        """Brokers that others suspect, and that are not `suspected` because too many are; see `judge`."""
+        self._once_suspected: dict[str, Suspect] = {}
+        self._reported_s: dict[BrokerId, float] = {}
+        """Since when a broker's port is reported to refuse connections."""
+        self._wrote_s: dict[BrokerId, float] = {}
+        """When a reported broker last wrote to the channel or its liveness node, as read here."""
         self._eligible: list[Peer] | None = None
         self._raw: Mapping[str, Member] = {}
         self._awaited: set[str] = set()
@@ -59,11 +84,15 @@ class Membership:
         }
         if self._raw != members:
             self._changed()
+            for member in members.values():
+                if self._raw.get(member.broker.name) != member:
+                    self._wrote(member.broker, now_s)
         self._raw = dict(members)
         self._awaited -= self.peers.keys()
 
     def saw_change(self, change: Change, now_s: float) -> None:
-        """Take an accepted record: a no-op is a sign of life of its author."""
+        """Take an accepted record. A no-op is a sign of life of its author, any record one against suspicion."""
+        self._wrote(change.record.actor, now_s)
         if change.record.action is Action.NOOP:
             self.heard_s[change.record.actor] = now_s
 
@@ -89,6 +118,10 @@ class Membership:
             return True
         return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self.validity_s
 
+    def _wrote(self, broker: BrokerId, now_s: float) -> None:
+        if broker in self._reported_s:
+            self._wrote_s[broker] = now_s
+
     @property
     def suspected(self) -> dict[BrokerId, str]:
         """Suspected incarnations, each with the evidence. Set as a whole."""
@@ -98,24 +131,76 @@ class Membership:
     def suspected(self, suspected: dict[BrokerId, str]) -> None:
         if suspected.keys() != self._suspected.keys():
             self._changed()
-        for broker in suspected:
-            peer = self.peer(broker)
-            if peer is not None and peer.registration.started_ms:  # 0: not known
-                self._once_suspected[broker.name] = broker, peer.registration.started_ms
-                if len(self._once_suspected) > SUSPECTED_KEPT:
-                    del self._once_suspected[next(iter(self._once_suspected))]
         self._suspected = suspected
+
+    def judge(self, suspicions: Iterable[tuple[BrokerId, BrokerId]], now_s: float) -> None:
+        """Set `suspected` by these suspicions, (observer, suspect), and `spared`.
+
+        A suspicion does not count against a broker that lives: its process was suspected and registered again, or it
+        wrote to the channel or its liveness node after its port was first reported. At most a third of the brokers,
+        but one in any case, are suspected within the window, as long as it is not known that they did die. Of others
+        only the end of the session counts. So a fault that lets healthy brokers refuse connections takes few of them.
+        """
+        reports = list(suspicions)
+        self._reported_s = {suspect: self._reported_s.get(suspect, now_s) for _, suspect in reports}
+        self._wrote_s = {broker: at_s for broker, at_s in self._wrote_s.items() if broker in self._reported_s}
+        alive = {broker for broker, at_s in self._wrote_s.items() if at_s > self._reported_s[broker] + LATE_S}
+        self._follow_up(now_s)
+        counted = {name for name, each in self._once_suspected.items() if self._counts(each, now_s)}
+        most = max(1, (len(self.peers.keys() | counted) + 1) // 3)
+        spared: dict[BrokerId, None] = {}
+
+        def admit(suspect: BrokerId) -> bool:
+            peer, before = self.peer(suspect), self._once_suspected.get(suspect.name)
+            if peer is None or (before is not None and before.broker == suspect):
+                return True
+            if len(counted | {suspect.name}) > most:
+                spared[suspect] = None
+                return False
+            counted.add(suspect.name)
+            self._once_suspected.pop(suspect.name, None)
+            self._once_suspected[suspect.name] = Suspect(suspect, peer.registration.started_ms, now_s)
+            if len(self._once_suspected) > SUSPECTED_KEPT:
+                del self._once_suspected[next(iter(self._once_suspected))]
+            return True
+
+        self.suspected = suspected_by(reports, self.peers, alive | self.proven(), admit)
+        self.spared = tuple(spared)
+
+    def _follow_up(self, now_s: float) -> None:
+        """Note what became of suspected processes."""
+        for name, each in tuple(self._once_suspected.items()):
+            peer = self.peers.get(name)
+            each.absent_s = None if peer is not None else now_s if each.absent_s is None else each.absent_s
+            if peer is not None and each.started_ms and peer.registration.started_ms != each.started_ms:
+                del self._once_suspected[name]  # another process
+
+    def _counts(self, each: Suspect, now_s: float) -> bool:
+        """Returns True if a suspicion counts against the share: it was wrong, or that is not known yet."""
+        if each.absent_s is not None:
+            return now_s - each.absent_s < ABSENT_S
+        return now_s - each.at_s < WINDOW_S
 
     def proven(self) -> set[BrokerId]:
         """Registered incarnations of processes that were suspected and lived: refused connections prove nothing."""
-        found = set[BrokerId]()
-        for name, (broker, started_ms) in tuple(self._once_suspected.items()):
-            peer = self.peers.get(name)
-            if peer is not None and peer.registration.started_ms != started_ms:
-                del self._once_suspected[name]
-            elif peer is not None and peer.broker.incarnation > broker.incarnation:
-                found.add(peer.broker)
-        return found
+        peers = [(self.peers.get(name), each) for name, each in self._once_suspected.items() if each.started_ms]
+        return {
+            peer.broker
+            for peer, each in peers
+            if peer is not None
+            and peer.registration.started_ms == each.started_ms
+            and peer.broker.incarnation > each.broker.incarnation
+        }
+
+    def why_spared(self) -> str:
+        """Why suspected brokers count as live, for people; empty if there are none."""
+        if not self.spared:
+            return ""
+        names = ", ".join(sorted(broker.name for broker in self.spared))
+        return (
+            f"connections to {names} are refused, too: a third of the brokers at most count as dead by that alone "
+            f"within {WINDOW_S:.0f} s, the others when their sessions end; is there a firewall between brokers?"
+        )
 
     def _changed(self) -> None:
         self.revision += 1
@@ -163,13 +248,16 @@ class Membership:
 
 
 def suspected_by(
-    suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer], proven: Collection[BrokerId] = ()
+    suspicions: Iterable[tuple[BrokerId, BrokerId]],
+    peers: Mapping[str, Peer],
+    proven: Collection[BrokerId] = (),
+    admit: Callable[[BrokerId], bool] = lambda _suspect: True,
 ) -> dict[BrokerId, str]:
     """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
     `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. Whoever
     suspects a broker that is not suspected itself lives: its machine is cut off, or the other's is. So where a firewall
-    rejects all connections, no broker is suspected. Nor is one in `proven`, which was suspected and lived.
+    rejects all connections, no broker is suspected. Nor is one in `proven`, which lives, or one that `admit` refuses.
     """
     observers_of: dict[BrokerId, set[str]] = {}
     suspects_of: dict[str, list[BrokerId]] = {}
@@ -194,6 +282,8 @@ def suspected_by(
         witnesses = sorted(observers_of.get(suspect, set()) - fallen)
         others = count - len(fallen) - (suspect.name in peers and suspect.name not in fallen)
         if suspect in suspected or not witnesses or len(witnesses) < min(2, others) or lives(suspect):
+            continue
+        if not admit(suspect):
             continue
         suspected[suspect] = f"{suspect} refuses connections from {', '.join(witnesses)}"
         if suspect.name in peers:

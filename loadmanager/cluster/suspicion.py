@@ -142,11 +142,13 @@ class Suspicion:
                 if self._around[0] != peers.keys():
                     self._around = frozenset(peers), sorted(Ring(peers).observed_by(self._me.name))
                 self._mine = {peers[name].broker: peers[name] for name in self._around[1]}
-                for broker in self._mine.keys() - self._watched:
-                    self._watched.add(broker)
-                    tasks.create_task(self._watch(broker))
-                for broker in set(self._suspecting.values()) - self._mine.keys():
-                    await self._withdraw(broker)
+                for broker in self._mine:
+                    if broker not in self._watched:
+                        self._watched.add(broker)
+                        tasks.create_task(self._watch(broker))
+                for broker in list(self._suspecting.values()):
+                    if broker not in self._mine:
+                        await self._withdraw(broker)
                 await asyncio.sleep(self._interval_s)
 
     async def _watch(self, broker: BrokerId) -> None:

@@ -11,6 +11,7 @@ heartbeats and commits.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -18,7 +19,9 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
+from loadmanager.client.router import urls_of
 from loadmanager.consumer.kafka_client import KafkaClient, place_of, starts_at
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.messages import check, group_key
@@ -38,12 +41,13 @@ class GroupConsumer:
     """One member of a group. Use `with`, or `start()` and `close()`.
 
     `group` is a key of the load manager; its form without `persistent://` is the `group.id` in Kafka. `brokers` are
-    admin URLs of some brokers. `kafka` are the settings of confluent-kafka's Consumer; `group.id` and automatic commits
-    are ours. `rack` is Kafka's `client.rack`, and `name` is what the strategy CONFIG calls this member. `on_assign`,
+    admin URLs of some brokers, and `cluster` says which cluster is meant, as in `Router`. `kafka` are the settings of
+    confluent-kafka's Consumer; `group.id` and automatic commits are ours; people see its `client.id` and this machine's
+    name. `rack` is Kafka's `client.rack`, and `name` is what the strategy CONFIG calls this member. `on_assign`,
     `on_revoke` and `on_lost` are called by `poll`: before the first record of new partitions; when all records of
     partitions that will be given up are done, and before they are, by `close` too; and when it is too late for that,
-    because the session is over. Who does not call `poll` for `max_poll_interval_s` is no member
-    until it does. Raises Invalid, InvalidName.
+    because the session is over. Who does not call `poll` for
+    `max_poll_interval_s` is no member until it does. Raises Invalid, InvalidName.
     """
 
     def __init__(
@@ -65,10 +69,13 @@ class GroupConsumer:
         on_revoke: Told | None = None,
         on_lost: Told | None = None,
         credentials: Credentials | None = None,
+        cluster: str = "",
     ) -> None:
-        for name, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
+        for option, value_s in (("commit_interval_s", commit_interval_s), ("max_poll_interval_s", max_poll_interval_s)):
             if not value_s > 0:
-                raise Invalid(f"{name} is {value_s}: give seconds, more than 0")
+                raise Invalid(f"{option} is {value_s}: give seconds, more than 0")
+        urls = urls_of(brokers)
+        Pin(cluster)  # refuses here what is not one
         self.group = group_key(group).full_name
         self._auto_done = auto_done
         self._callbacks: dict[str, Told | None] = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -84,15 +91,18 @@ class GroupConsumer:
             str(kafka.get("client.rack", "")) if rack is None else rack,
             starts_at=starts_at(kafka),
             name=name,
+            client_id=str(kafka.get("client.id", "")),
+            host=socket.gethostname(),
         )
         check("a consumer", subscription)
         self._kafka = KafkaClient({"client.rack": rack, **kafka} if rack else kafka, self.group)
         self._session = Session(
             self.group,
             subscription,
-            list(brokers),
+            urls,
             credentials,
             self._kafka,
+            cluster=cluster,
             commit_interval_s=commit_interval_s,
             max_poll_interval_s=max_poll_interval_s,
             revoke_is_told=on_revoke is not None,

@@ -35,10 +35,9 @@ class KafkaTopics:
         """As `Topics` says."""
         return self._offsets
 
-    @property
-    def writer(self) -> str:
+    def writer(self, group: str) -> str:
         """As `Topics` says."""
-        return self._commits.writer
+        return self._commits.writer(group.partition("://")[2])
 
     async def fence(self, writers: Collection[str]) -> None:
         """As `Topics` says."""

@@ -58,6 +58,8 @@ class KafkaClient:
             "group.id": group.partition("://")[2],
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            # the group has an offset everywhere: this counts where Kafka has the record no more, and loses no other one
+            **({} if starts_at(settings) == "none" else {"auto.offset.reset": "earliest"}),
             "enable.partition.eof": True,
             "error_cb": self._note,
         }

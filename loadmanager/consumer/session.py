@@ -59,6 +59,7 @@ class Session:
         credentials: Credentials | None,
         kafka: KafkaClient,
         *,
+        cluster: str,
         commit_interval_s: float,
         max_poll_interval_s: float,
         revoke_is_told: bool,
@@ -78,6 +79,7 @@ class Session:
         self.closing = False
         self._brokers = brokers
         self._credentials = credentials
+        self._cluster = cluster
         self._kafka = kafka
         self._commit_interval_s = commit_interval_s
         self._max_poll_interval_s = max_poll_interval_s
@@ -195,7 +197,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         try:
             credentials = self._credentials or Credentials.of_environment()
-            router = Router(self._brokers, credentials=credentials)
+            router = Router(self._brokers, credentials=credentials, cluster=self._cluster)
             async with HttpRouter(
                 router, protocol=PROTOCOL, credentials=credentials, without_url=NO_COORDINATOR
             ) as http:

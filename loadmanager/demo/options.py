@@ -34,7 +34,7 @@ class Options(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raises ValueError with what to do."""
         if self.seconds < 10:
-            raise ValueError("give the demo at least 10 seconds: a failover takes about 3, and there are two")
+            raise ValueError("give the demo at least 10 seconds: it plays two failovers and a drain")
         if not 2 <= self.brokers <= 6:
             raise ValueError("the demo runs 2 to 6 brokers")
         if self.keep is not None and self.keep.exists() and (not self.keep.is_dir() or any(self.keep.iterdir())):

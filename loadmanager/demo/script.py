@@ -48,6 +48,8 @@ async def overture(stage: Stage) -> None:
     await stage.start_brokers(count)
     labels = ", ".join(sorted(m.label for m in stage.up()))
     stage.note(f"{labels} are ready; {BUNDLES} bundles wait for their first lookup", "good")
+    port = stage.up()[0].name.rpartition(":")[2]
+    stage.note(f"the dashboard is at http://localhost:{port}/ while the demo runs")
     await stage.watch.wait_for(lambda: len(stage.watch.bundles(NAMESPACE)) == BUNDLES, timeout_s=SETTLE_S)
     await stage.first_owners()
     stage.note(f"all bundles have owners; {stage.options.rate_s:g} increments/s begin", "act")

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from loadmanager.broker.node import Node
 from loadmanager.errors import Unavailable
+from statechannel.runtime.tasks import Turnstile
 
 T = TypeVar("T")
 
@@ -25,6 +26,9 @@ HANDED_AT_MOST = 4_096
 
 LIGHT_A_TURN = 64
 """Light requests that begin in one turn of the control loop; of others one does."""
+
+ANSWERED_A_TURN = 1
+"""Answers of other requests that the endpoints' loop gets in one of its turns: encoding one may take milliseconds."""
 
 BEGUN_WITHIN_S = 5.0
 LAST_WORDS_S = 0.3
@@ -70,6 +74,7 @@ class Handover:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pumps: set[_Pump[Any]] = set()
         self._less = asyncio.Event()
+        self._answered = Turnstile(ANSWERED_A_TURN)
         self._endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.refused = 0
         """The number of requests that found no room, or did not begin in time."""
@@ -104,13 +109,16 @@ class Handover:
             self._taking = True
             self._wake_control(self._take)
         try:
-            return await asked.answer
+            answer = await asked.answer
         except asyncio.CancelledError:
             with suppress(Unavailable):
                 self._wake_control(asked.give_up)
             raise
         finally:
             late.cancel()
+        if not light:
+            await self._answered.passed()
+        return answer
 
     async def stream(self, source: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
         """The items of an async generator that runs on the control loop, at most `PIECES_AHEAD` of us. Close it."""

@@ -29,11 +29,16 @@ def _nothing(lake: Lake, window: Window) -> str:
     times = (lake.table(name).select(f.col(time).alias("at")) for name, time in RECORDED.items())
     edges = reduce(DataFrame.union, times).agg(f.min("at").alias("begin"), f.max("at").alias("end"))
     [found] = edges.toArrow().to_pylist()
-    if found["begin"] is None:
+    return nothing_recorded(found["begin"], found["end"], window)
+
+
+def nothing_recorded(begin: datetime | None, end: datetime | None, window: Window) -> str:
+    """Why an answer would be empty. `begin` and `end` are those of all records, None where there are none."""
+    if begin is None or end is None:
         return "nothing is recorded in this lake yet: run `loadmanager history ingest` first"
     return (
-        f"nothing is recorded {_told(window)}; the lake has records from {_time(found['begin'])} "
-        f"to {_time(found['end'])} (UTC): take another --from or --to"
+        f"nothing is recorded {_told(window)}; the lake has records from {_time(begin)} to {_time(end)} (UTC): "
+        "take another --from or --to"
     )
 
 

@@ -43,8 +43,14 @@ _NAMES = {
 _SPARKS = {
     "unix_micros(moment)": "epoch_us(moment)",
     "array_join(list, separator)": "array_to_string(list, separator)",
+    "percentile(figures, part)": "quantile_cont(figures, part)",
+    "timestamp_seconds(seconds)": "to_timestamp(seconds)",
+    "timestamp_micros(us)": "make_timestamptz(CAST(us AS BIGINT))",
+    "date_from_unix_date(days)": "DATE '1970-01-01' + CAST(days AS INTEGER)",
+    "explode(list)": "unnest(list)",
+    "sequence(first, last, step)": "generate_series(CAST(first AS BIGINT), CAST(last AS BIGINT), CAST(step AS BIGINT))",
 }
-"""Functions of Spark that the views use, and what DuckDB calls them."""
+"""Functions of Spark that the texts use, and what DuckDB calls them."""
 _HARMLESS = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of Delta that change nothing for a reader of data files."""
 _WORD = re.compile(r"\w+")
@@ -106,6 +112,13 @@ def export(root: Path, file: Path) -> None:
         new.unlink(missing_ok=True)
 
 
+def speak_spark(db: Connection) -> None:
+    """Give a connection UTC, and what the texts of `texts.py` use."""
+    db.execute("SET TimeZone = 'UTC'")
+    for name, meaning in _SPARKS.items():
+        db.execute(f"CREATE TEMP MACRO {name} AS {meaning}")
+
+
 def _without_zone(name: str, kind: str) -> str:
     return f'"{name}" AT TIME ZONE \'UTC\' AS "{name}"' if kind == _NAMES["timestamp"] else f'"{name}"'
 
@@ -118,9 +131,7 @@ def _make_tables(db: Connection, root: Path, scratch: Path, tables: Iterable[str
         raise Invalid(f"DuckDB cannot use {scratch}, because of {min(found)!r}: set TMPDIR to another folder")
     scratch.mkdir(parents=True, exist_ok=True)
     links = Path(mkdtemp(prefix="tables-", dir=scratch.absolute()))
-    db.execute("SET TimeZone = 'UTC'")
-    for name, meaning in _SPARKS.items():
-        db.execute(f"CREATE TEMP MACRO {name} AS {meaning}")
+    speak_spark(db)
     for table in tables:
         source, there = _source(root / "tables" / table, links / table), dict[str, str]()
         if source:

@@ -7,9 +7,6 @@ up to the latest one: a report of the year 9999 would move that moment to a year
 
 from __future__ import annotations
 
-from pyspark.sql import Column
-from pyspark.sql import functions as f
-
 AHEAD_US = 86_400_000_000
 """A day: more than clocks and mistaken time zones differ by."""
 
@@ -21,12 +18,3 @@ def refusal(at_us: int, appended_us: int) -> str | None:
     if at_us > appended_us + AHEAD_US:
         return f"its time is more than a day after the log took it ({at_us // 1000} ms): correct its writer's clock"
     return None
-
-
-def is_plausible() -> Column:
-    """Of a row of silver with `at` and `appended_at`: whether its time can be true. A row without `at` is a deletion.
-
-    Releases before this rule wrote such rows.
-    """
-    at_us, appended_us = f.unix_micros("at"), f.unix_micros("appended_at")
-    return f.col("at").isNull() | ((at_us >= 0) & (at_us <= appended_us + AHEAD_US))

@@ -19,6 +19,12 @@ def time_of(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
+def micros(at: datetime) -> int:
+    """A time as microseconds; without a zone it is UTC."""
+    known = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (known - _EPOCH) // timedelta(microseconds=1)
+
+
 def day_of(time: Column) -> Column:
     """The UTC date of a timestamp."""
     us = f.unix_micros(time)

@@ -86,6 +86,7 @@ class Leader:
         self._woken = asyncio.Event()
         self._ended: str = ""
         self._shown = False
+        self._spared = ""
         self._stand_back_until_s = 0.0
         """We would win the next election too, as we learn of it first: so a broker that reaches the log goes first."""
         self.leading: Leadership | None = None
@@ -230,6 +231,10 @@ class Leader:
 
     def _tick(self, leadership: Leadership, core: LeaderCore, executor: DutyExecutor, tasks: asyncio.TaskGroup) -> None:
         now_s = self._clock_s()
+        if (spared := self._membership.why_spared()) != self._spared:
+            self._spared = spared
+            if spared:
+                self._note(spared)
         executor.check_silent(tasks)
         if self._membership.connected and self._is_over(leadership):
             self._end(f"{self._coordination.leadership} leads")

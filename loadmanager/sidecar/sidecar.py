@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from loadmanager.client.cluster import header_of
 from loadmanager.client.redirection import NotServing
 from loadmanager.cluster.clocks import boot_clock_s
 from loadmanager.embedding.broker import Broker, live
@@ -60,8 +61,11 @@ class Sessions(Protocol):
         """End the session in order: return when all bundles have moved away. Raises Gone."""
         ...
 
-    async def find(self, key: str, timeout_s: float) -> Claimed:
-        """The key's bundle once it is served here. Raises Moved, NotServing, NotFound, InvalidName."""
+    async def find(self, key: str, timeout_s: float, cluster: str | None = None) -> Claimed:
+        """The key's bundle once it is served here. Raises Moved, NotServing, NotFound, InvalidName.
+
+        `cluster` is what the client's request says in `Loadmanager-Cluster`. Raises AnotherCluster.
+        """
         ...
 
 
@@ -125,6 +129,7 @@ class _Session:
             valid_ms=dict(granted.valid_ms),
             abandon=[Order(bundle=str(bundle), sequence=sequence) for bundle, sequence in granted.abandon.items()],
             shared=[] if node.serving is None else sorted(node.serving.shared),
+            cluster="" if (cluster := node.channel.table.cluster_identity) is None else header_of(cluster),
         )
 
     def _until_s(self) -> list[float]:
@@ -247,12 +252,12 @@ class Sidecar:
         found.leave.set()
         await found.over.wait()
 
-    async def find(self, key: str, timeout_s: float) -> Claimed:
+    async def find(self, key: str, timeout_s: float, cluster: str | None = None) -> Claimed:
         """As `Sessions.find`."""
         session = self._session
         if session is None or session.state is State.JOINING:
             raise NotServing("no service is attached to this sidecar, or its broker is joining the cluster")
-        async with session.broker.admit(key, timeout_s) as claim:
+        async with session.broker.admit(key, timeout_s, cluster=cluster) as claim:
             return Claimed(bundle=str(claim.bundle), token=str(claim.token), partition=claim.token.partition)
 
     def _of(self, name: str) -> _Session:

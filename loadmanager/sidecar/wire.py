@@ -99,6 +99,9 @@ class Lease(_Shape):
     )
     abandon: list[Order] = Field(description="As if the hook `abandon` had come with this sequence.")
     shared: list[str] = Field(description="Namespaces that are not exclusive: they are served without a deadline.")
+    cluster: str = Field(
+        default="", description="The cluster, as `Loadmanager-Cluster` names it; empty while the broker joins it."
+    )
 
 
 class Claimed(_Shape):

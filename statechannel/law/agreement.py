@@ -57,7 +57,7 @@ def differences(theirs: Agreement, ours: Agreement) -> str:
 
 CORRECT = (
     "correct --coordination; if that root was lost, or the cluster is to move to this one, run "
-    "`loadmanager channel agree` (docs/operations.md)"
+    "`loadmanager channel agree` (docs/migrate.md)"
 )
 
 

@@ -39,7 +39,8 @@ _LAST_MS = 2**63 - 1
 """Authors may write any number as their time; this is the largest that fits into a snapshot."""
 
 _PLANNED = frozenset({Action.TRANSFER, Action.UNLOAD})
-_BROKER, _ASSIGNED, _REVOKE = Role.BROKER, State.ASSIGNED, Action.REVOKE
+_BROKER, _LEADER, _REVOKE = Role.BROKER, Role.LEADER, Action.REVOKE
+_ASSIGNING, _ASSIGNED, _TRANSFERRING = State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING
 """Looked up once, because every record needs them."""
 
 
@@ -47,8 +48,10 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A planned move that arrived: from where, to where, and when its new owner said so (its wall clock, ms).
 
     Only moves that the leader or an administrator asked for are kept: after a failover or a drain for a restart a
-    bundle may go back as soon as its old broker is there again. Bounded: the newest moves of a bundle, and in a
-    partition the bundles that moved last.
+    bundle may go back as soon as its old broker is there again. A move fails if its target can't prepare for the
+    bundle or acquire it, or the leader ends it. Then the bundle counts as arrived at the target and gone from it again,
+    so that it rests before the next try. Bounded: the newest moves of a bundle, and in a partition the bundles that
+    moved last.
     """
 
     source: BrokerId
@@ -93,7 +96,7 @@ class Moves:
         """Take the next accepted record of the partition."""
         planned = record.role is not _BROKER and record.action in _PLANNED
         for transition in transitions:
-            self._step(transition, planned, record.at_ms)
+            self._step(transition, planned, record)
 
     def forget(self, namespace: str) -> None:
         """Drop the moves of a namespace whose bundles are gone."""
@@ -101,7 +104,7 @@ class Moves:
             del self._arrived[bundle]
         self._leaving.pop(namespace, None)
 
-    def _step(self, transition: Transition, planned: bool, at_ms: int) -> None:
+    def _step(self, transition: Transition, planned: bool, record: Record) -> None:
         before, after = transition.before, transition.after
         if after is None:
             self._left(transition.bundle)
@@ -109,7 +112,16 @@ class Moves:
         elif planned and before is not None and before.holder is not None:
             self._leaving.setdefault(after.bundle.namespace, {})[after.bundle] = before.holder
         elif after.state is _ASSIGNED:
-            self._settle(after, at_ms)
+            source = self._left(after.bundle)
+            if source is not None and before is not None and before.state is _TRANSFERRING:  # cancelled
+                failed = record.role is _LEADER or (record.role is _BROKER and record.actor == before.target)
+                source = before.target if failed else None
+            self._arrive(after.bundle, source, after.holder, record.at_ms)
+        elif before is not None and before.state is _ASSIGNING:  # given back or revoked
+            source = self._left(after.bundle)
+            self._arrive(after.bundle, source, before.holder, record.at_ms)
+            if source is not None and before.holder is not None:
+                self._leaving.setdefault(after.bundle.namespace, {})[after.bundle] = before.holder
         elif after.action is _REVOKE:
             self._left(after.bundle)
 
@@ -121,13 +133,12 @@ class Moves:
             del self._leaving[bundle.namespace]
         return source
 
-    def _settle(self, entry: Ownership, at_ms: int) -> None:
-        source = self._left(entry.bundle)
-        if source is None or entry.holder is None or source == entry.holder:
+    def _arrive(self, bundle: Bundle, source: BrokerId | None, at: BrokerId | None, at_ms: int) -> None:
+        if source is None or at is None or source == at:
             return
-        earlier = self._arrived.pop(entry.bundle, ())
-        move = Move(source, entry.holder, min(max(0, at_ms), _LAST_MS))
-        self._arrived[entry.bundle] = (*earlier[1 - MOVES_KEPT_A_BUNDLE :], move)
+        earlier = self._arrived.pop(bundle, ())
+        move = Move(source, at, min(max(0, at_ms), _LAST_MS))
+        self._arrived[bundle] = (*earlier[1 - MOVES_KEPT_A_BUNDLE :], move)
         if len(self._arrived) > BUNDLES_KEPT:
             del self._arrived[next(iter(self._arrived))]
 

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from loadmanager.errors import Unavailable
+from loadmanager.settings import Settings
 from loadmanager_api.http import limits
 from loadmanager_api.http import lookups as http_lookups
+from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.http.lookups import AWAITED_AT_MOST, FEW, FEW_SHARE, MAX_TOPICS, Batches
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import connected
@@ -97,3 +99,27 @@ async def test_the_bodies_of_all_requests_together_are_bounded(
     assert (await slow.head()).startswith(b"HTTP/1.1 200 ")
     slow.close()
     assert (await cluster.ask("POST", BATCH, json=large))[0] == 200
+
+
+async def test_few_requests_begin_in_a_turn_and_vital_ones_wait_for_none() -> None:
+    begun: dict[str, list[int]] = {"/v1/brokers": [], "/metrics": []}
+    turn = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun[scope["path"]].append(turn)
+
+    async def receive() -> Any:
+        raise AssertionError("a request without a body has nothing to read")
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    limited = limits.Limits(app, Settings(), HttpCounts())
+    scopes = [{"type": "http", "path": path, "headers": []} for path in (*20 * ["/v1/brokers"], "/metrics")]
+    many = [asyncio.create_task(limited(scope, receive, send)) for scope in scopes]
+    while not all(each.done() for each in many):
+        turn += 1
+        await asyncio.sleep(0)
+    assert begun["/metrics"] == [1]
+    assert max(begun["/v1/brokers"].count(each) for each in range(turn + 1)) == limits.BEGUN_A_TURN
+    assert len(begun["/v1/brokers"]) == 20

@@ -76,6 +76,22 @@ async def test_topics_are_looked_up_and_moved(cluster: Cluster) -> None:
     assert cluster.owner(bundle) is None
 
 
+@pytest.mark.parametrize("verb", ["move", "transfer"])
+async def test_a_bundle_is_moved_to_a_broker(cluster: Cluster, verb: str) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    to = cluster.other(cluster.owner(bundle) or "").name
+    planned = await loadmanager(cluster, "bundles", verb, str(bundle), to, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert cluster.owner(bundle) != to
+    moved = await loadmanager(cluster, "bundles", verb, str(bundle), to)
+    assert moved.stdout == f"{bundle} was moved to {to}\n"
+    assert cluster.owner(bundle) == to
+    nowhere = await loadmanager(cluster, "bundles", verb, str(bundle), "127.0.0.1:1")
+    assert (nowhere.exit_code, "no broker 127.0.0.1:1" in nowhere.stderr) == (1, True)
+
+
 async def test_a_topic_with_slashes_and_blanks_in_its_name_is_one_topic(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 64)
@@ -395,7 +411,7 @@ async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tm
         says = await said(process, "Error: ", " is ready: ")
     asked = "127.0.0.1:8080"
     assert says in (
-        f"broker {asked} is ready: http://{asked}",
+        f"broker {asked} is ready: http://{asked} (the dashboard, in a browser)",
         f"Error: cannot listen on {asked}: Address already in use",
     )
 
@@ -488,6 +504,7 @@ async def test_the_command_line_shows_its_token_and_no_other_machine_sees_it(clu
     assert (leaked.exit_code, "others could read it" in leaked.output) == (1, True)
     assert (await ask("brokers", "list", LOADMANAGER_TOKEN="")).exit_code == 1
     file = tmp_path / "token"
+    file.touch(0o600)
     file.write_text(issuer.token("root"))
     assert (await ask("bundles", "list", LOADMANAGER_TOKEN_FILE=str(file))).exit_code == 0
     both = await ask("bundles", "list", LOADMANAGER_TOKEN_FILE=str(file), **token)

@@ -8,8 +8,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner, Result
 
+from loadmanager.client.cluster import header_of
+from loadmanager.client.redirection import CLUSTER_HEADER
 from loadmanager_api.cli.contexts import parse
 from loadmanager_api.cli.main import main
 from tests.api.access.issuing import Certificates, Issuer, jwks
@@ -180,3 +183,69 @@ async def test_a_context_has_the_credentials_of_its_cluster(cluster: Cluster, sh
     assert (other.exit_code, "say who you are" in other.output) == (1, True), "no other cluster's token is sent"
     assert secret not in shell.file.read_text()
     assert (await shell.ask("channel", "watch", "--limit", "1")).exit_code == 0
+
+
+async def test_a_context_keeps_to_the_cluster_of_its_first_answer(cluster: Cluster, shell: Shell):
+    await cluster.start(1)
+    url = cluster.brokers[0].url
+    own = cluster.brokers[0].node.channel.table.cluster_identity
+    assert own is not None
+    ours = header_of(own)
+    shell.done("context", "set", "prod", "--admin-url", url)
+    assert (await shell.ask("brokers", "list")).exit_code == 0
+    assert f"cluster: {ours}" in shell.file.read_text()
+
+    namesake = f"{own.cluster}/0abc-1/{own.generation}"
+    for other in ("green/1/0", namesake):
+        shell.done("context", "set", "prod", "--cluster", other)
+        for command in (("brokers", "list"), ("channel", "watch"), ("namespaces", "create", "a/b")):
+            refused = await shell.ask(*command)
+            assert refused.exit_code == 1, refused.output
+            assert ours in refused.stderr
+            assert other in refused.stderr
+            assert f"loadmanager context set prod --cluster '{ours}'" in refused.stderr
+        assert other in shell.file.read_text()
+    shell.done("context", "set", "prod", "--cluster", ours)
+    assert (await shell.ask("brokers", "list")).exit_code == 0
+
+    shell.done("context", "set", "prod", "--cluster", "green/1/0")
+    assert (await shell.ask("brokers", "list", "--admin-url", f"{url}/")).exit_code == 0, (
+        "another address is no context's"
+    )
+    assert (await shell.ask("brokers", "list", "--context", "prod", "--admin-url", url)).exit_code == 1
+    shell.done("context", "set", "prod", "--cluster", "")
+    assert (await shell.ask("brokers", "list")).exit_code == 0
+    assert ours in shell.file.read_text()
+    assert "NAME/IDENTITY/GENERATION" in shell("context", "set", "prod", "--cluster", "a/b").stderr
+
+
+async def test_no_token_goes_to_a_cluster_that_the_context_does_not_mean(shell: Shell, tmp_path: Path):
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization", ""))
+        return web.json_response([], headers={CLUSTER_HEADER: "green/1/0"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        shell.done("context", "set", "p", "--admin-url", url, "--token-file", str(token), "--cluster", "blue")
+        for command in (
+            ("brokers", "list"), ("channel", "watch"), ("doctor", "-o", str(tmp_path / "x.tar.gz"), "--no-check"),
+        ):  # fmt: skip
+            refused = await shell.ask(*command)
+            assert refused.exit_code != 0, refused.output
+            assert "green/1/0" in refused.output
+        asked = len(seen)
+        await shell.ask("completion", "bash", "--answer", COMP_LINE="loadmanager --context p brokers drain ")
+        assert len(seen) > asked
+        assert set(seen) == {""}
+    finally:
+        await runner.cleanup()

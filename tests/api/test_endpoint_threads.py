@@ -162,7 +162,7 @@ def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     named = {endpoint.__name__ for endpoint in routing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
         *("health", "ready", "live", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
-        *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),
+        *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage", "show_namespace", "show_bundles"),
         *("list_groups", "show_group", "list_members", "list_rebalances"),
         *("show_backlog", "list_topic_backlogs", "list_partition_backlogs", "list_policies"),
         "estimate_filtered_backlog",
@@ -382,6 +382,34 @@ async def test_one_heavy_work_or_some_light_ones_are_begun_in_a_turn(
             turn += 1
             await asyncio.sleep(0)
     assert max(begun.count(each) for each in set(begun)) == at_once
+
+
+@pytest.mark.parametrize(("light", "at_once"), [(False, handover.ANSWERED_A_TURN), (True, 20)])
+async def test_the_endpoints_go_on_with_few_heavy_answers_in_a_turn(
+    crossed: Crossed, light: bool, at_once: int
+) -> None:
+    crossed.handover._handed_at_most = 1_000
+    turn, answered, gate = 0, list[int](), asyncio.Event()
+
+    def turns() -> None:
+        nonlocal turn
+        turn += 1
+        if len(answered) < 20:
+            crossed.loop.call_soon(turns)
+
+    async def asking() -> None:
+        await crossed.handover.ask(gate.wait, light=light)
+        answered.append(turn)
+
+    many = [asyncio.run_coroutine_threadsafe(asking(), crossed.loop) for _ in range(20)]
+    await asyncio.sleep(0)
+    crossed.loop.call_soon_threadsafe(turns)
+    async with asyncio.timeout(WAIT_S):
+        while len(crossed.handover._tasks) < 20:
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*map(asyncio.wrap_future, many))
+    assert max(answered.count(each) for each in set(answered)) == at_once
 
 
 async def test_who_gives_up_has_the_work_given_up(crossed: Crossed) -> None:

@@ -63,7 +63,8 @@ class World:
 
     async def beat(self, name: str) -> None:
         """A heartbeat of a member that does at once what it is told."""
-        subscription = Subscription(("orders",), rack=self.in_racks.get(name, ""))
+        said = {"client_id": f"billing-{name}", "host": "node-7"}
+        subscription = Subscription(("orders",), rack=self.in_racks.get(name, ""), **said)
         member = self._members.setdefault(name, Membership(name, subscription))
         member.subscription = subscription
         async with asyncio.timeout(20):
@@ -118,6 +119,7 @@ async def test_a_group_is_shown_with_its_members(world: World) -> None:
     assert [each["member"] for each in members] == ["a", "b"]
     assert sorted(number for each in members for number in each["partitions"]["orders"]) == list(range(6))
     assert [each["giving_up"] for each in members] == [{}, {}]
+    assert [(each["client_id"], each["host"]) for each in members] == [("billing-a", "node-7"), ("billing-b", "node-7")]
 
 
 async def test_any_broker_sends_to_the_coordinator(world: World) -> None:
@@ -460,6 +462,7 @@ async def test_the_commands_look_and_change(world: World) -> None:
     described = await world.cli("describe", GROUP)
     assert described.exit_code == 0, described.output
     assert "STICKY" in described.stdout
+    assert ["a", "billing-a", "node-7"] in [line.split()[:3] for line in described.stdout.splitlines()]
     assert "orders 0" in described.stdout or "orders 1" in described.stdout
     for arguments, says in (
         (("list", "-c"), GROUP),

@@ -19,12 +19,12 @@ from pyspark.errors import PySparkException
 
 from loadmanager.errors import Unavailable
 from loadmanager.history.replay.candidates import spelled
-from loadmanager.history.replay.result import Fidelity
+from loadmanager.history.replay.result import Config, Fidelity, ReplayResult
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.load_history.audit import verdict_of
 from loadmanager_api.cli.load_history.group import COMMANDS
 from loadmanager_api.cli.load_history.jobs import MASTER, Moment, check_order, failing
-from loadmanager_api.cli.load_history.replay import checked, length_of
+from loadmanager_api.cli.load_history.replay import checked, length_of, to_set
 from loadmanager_api.cli.main import main
 
 SECOND = timedelta(seconds=5)
@@ -33,6 +33,15 @@ PROPOSE = {"advise": ["--propose"]}
 
 PAGES = ("docs/replay.md", "docs/history.md", "docs/lakehouse.md", "docs/analyses.md", "docs/how-to")
 BLOCK = re.compile(r"^ *```\w*[^\n]*\n(.*?)^ *```$", re.M | re.S)
+
+
+def test_less_than_a_day_of_load_gives_no_command():
+    config = Config("plan", {"balancing_strategy": "plan"}, ("loadmanager config set balancing_strategy plan",))
+    six, day = (
+        ReplayResult("", "", 60.0, 3600.0, windows, {}, (), (), config, "", {}, {}, "", 1) for windows in (6, 24)
+    )
+    assert to_set(six) == ("no command follows from 6 hours of load: replay a day or more",)
+    assert to_set(day) == config.commands
 
 
 def commands(page: Path) -> list[list[str]]:

@@ -142,8 +142,21 @@ async def test_a_quarantined_bundle_without_an_owner_says_why_it_waits_and_what_
     assert "none (quarantined)" in listed.output
     end = f"loadmanager bundles release-quarantine {bundle}"
     assert f"waits: quarantined: brokers died; to end it: {end}" in " ".join(listed.output.split())
+    async with cluster.session.get(f"{cluster.brokers[0].url}/metrics") as answer:
+        assert "loadmanager_bundles_locked 1.0" in await answer.text()
     await loadmanager(cluster, "bundles", "release-quarantine", str(bundle))
     assert "quarantine" not in (await loadmanager(cluster, "bundles", "list")).output
+
+
+async def test_a_bundle_waits_while_all_brokers_drain(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("shop/x", 1)
+    node = cluster.brokers[0].node
+    await node.drain(5.0)
+    await cluster.until(lambda: not node.membership.eligible())
+    listed = " ".join((await loadmanager(cluster, "bundles", "list")).output.split())
+    assert "none (waits)" in listed
+    assert "waits: no broker takes bundles: " in listed
 
 
 async def test_a_child_is_released_with_what_its_parent_was_quarantined_for(cluster: Cluster) -> None:

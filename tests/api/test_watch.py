@@ -198,6 +198,46 @@ async def test_all_who_watch_the_same_share_what_is_made_once(cluster: Cluster) 
     await asyncio.gather(*reading, return_exceptions=True)
 
 
+def shared_by(cluster: Cluster) -> relays.Relays:
+    """The relays of its only broker."""
+    table, everywhere = cluster.brokers[0].node.channel.table, gc.get_objects()
+    (found,) = (each for each in everywhere if isinstance(each, relays.Relays) and each._watching.table is table)
+    return found
+
+
+@pytest.mark.parametrize("room_bytes", [relays.SHARED_BYTES, 0])
+async def test_clients_that_begin_together_share_the_snapshot_if_there_is_room(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, room_bytes: int
+) -> None:
+    monkeypatch.setattr(relays, "SHARED_BYTES", room_bytes)
+    monkeypatch.setattr(relays, "SHARED_S", 0.01)
+    monkeypatch.setattr(watch, "BUNDLES_A_PIECE", 8)
+    encoded: Counter[str | None] = Counter()
+    encode = relays.encode
+
+    def counted(piece: watch.Piece, generation: int) -> bytes:
+        encoded[piece.kind] += 1
+        return encode(piece, generation)
+
+    monkeypatch.setattr(relays, "encode", counted)
+    await cluster.start()
+    await cluster.create("t/n", 64)
+    clients = [Client(cluster.session) for _ in range(20)]
+    reading = [asyncio.create_task(client.follow(cluster.brokers[0].url)) for client in clients]
+    await cluster.until(lambda: all(client.table == table_of(cluster.brokers[0]) for client in clients))
+    assert encoded["snapshot"] == (8 if room_bytes else 20 * 8)
+    await cluster.assign("t/n/a")
+    late = Client(cluster.session)
+    await late.follow(cluster.brokers[0].url, 9)
+    assert late.table == table_of(cluster.brokers[0]), "it has what happened before it came"
+    await cluster.until(lambda: all(client.table == table_of(cluster.brokers[0]) for client in clients))
+    for each in reading:
+        each.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    await cluster.until(lambda: not shared_by(cluster)._shared_bytes)
+    assert not shared_by(cluster)._relays
+
+
 async def test_only_so_many_watch_one_broker(cluster: Cluster) -> None:
     await cluster.start(http_requests=8)
     clients = [Client(cluster.session) for _ in range(4)]

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from bench.chaos_faults import FAULTS, KILL, LOSS, MODES, SUSPEND, plan
+from bench.chaos_resets import Reset, backward, stored, undone
 from bench.group_reads import Commit, Covered, Run, count, lost, moved, not_in_flight, overlaps_s, read_s, silence_s
 
 LENGTH_S = 21.0
@@ -128,3 +129,29 @@ def test_a_suspension_outlives_the_session_and_a_loss_may_not() -> None:
     assert min(each.for_s for each in drawn) < 3.0 < max(each.for_s for each in drawn)
     assert all(each.for_s > 3.0 for each in plan(SUSPEND, "minor", 4, 3.0, LENGTH_S, random.Random(1)))
     assert all(each.for_s < 3.0 for each in plan(KILL, "minor", 4, 3.0, LENGTH_S, random.Random(1)))
+
+
+def test_an_offset_goes_back_by_a_reset_only() -> None:
+    commits = {0: [Commit(1.0, 10), Commit(2.0, 4), Commit(3.0, 12), Commit(4.0, 12)]}
+    assert backward(commits, []) == 1
+    assert backward(commits, [Reset(0, 4, 1.5, 2.0)]) == 0
+    assert backward(commits, [Reset(1, 4, 1.5, 2.0), Reset(0, 5, 1.5, 2.0), Reset(0, 4, 2.5, 3.0)]) == 1
+    twice = {0: [*commits[0], Commit(5.0, 4)]}
+    assert backward(twice, [Reset(0, 4, 1.5, 6.0)]) == 1, "one reset explains one step back"
+
+
+def test_a_reset_holds_if_the_next_record_is_its_own() -> None:
+    commits, reset = {0: [Commit(1.0, 10), Commit(2.0, 4), Commit(3.0, 12)]}, Reset(0, 4, 1.5, 2.0)
+    assert stored(commits, [reset]) == {0: [Commit(2.0, 4)]}
+    before, after, beyond = run(FIRST, 0.1, 9, 1, 0.9), run(FIRST, 2.1, 4, 1, 2.2), run(FIRST, 2.1, 10, 1, 2.2)
+    assert undone({0: [before, after]}, commits, [reset]) == 0
+    assert undone({0: [before, beyond]}, commits, [reset]) == 1
+    assert undone({0: [before]}, commits, [reset]) == 0, "nobody has read there yet"
+    assert undone({0: [before, after]}, {0: [Commit(1.0, 10)]}, [reset]) == 1, "it was never stored"
+
+
+def test_what_a_reset_gave_back_is_read_again_for_a_reason() -> None:
+    runs = [run(FIRST, 0.1, 0, 10, 0.2, 0.9), run(SECOND, 2.1, 4, 8, 2.2)]
+    commits = [Commit(1.0, 10), Commit(2.0, 4)]
+    assert not_in_flight(runs, commits) == 6
+    assert not_in_flight(runs, commits, [Commit(2.0, 4)]) == 0

@@ -15,7 +15,7 @@ from tests.dashboard.conftest import Window, Windows, assign_all
 pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 OWN_FILES = ("/dashboard/", "/openapi.json")
-VIEWS = ("overview", "bundles", "decisions", "plans", "policies", "channel", "history", "audit", "api")
+VIEWS = ("overview", "bundles", "decisions", "plans", "policies", "channel", "groups", "history", "audit", "api")
 
 
 async def public(cluster: Cluster) -> list[re.Pattern[str]]:

@@ -33,5 +33,6 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path):
     assert "unload" in pages["reference/commands/index.html"]
     assert "<code>/v1/lookup</code>" in pages["reference/rest/index.html"]
     assert ">revoking</text>" in pages["state-machine/index.html"], "its diagram is drawn"
+    assert pages["state-machine/index.html"].count(">revoke</text>") == 1, "one arrow from five states"
     assert not [name for name, text in pages.items() if "stateDiagram" in text]
     assert not {name: found for name, text in pages.items() if (found := FETCHED.findall(text))}

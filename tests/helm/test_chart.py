@@ -148,7 +148,7 @@ def test_brokers_get_settings_that_they_accept(manifests: list[dict[str, Any]], 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = Settings(advertised="lm-loadmanager-0.lm-loadmanager-brokers.shop.svc:8080")
-    assert settings.cluster in {"orders", "rooms", "lm-loadmanager"}
+    assert settings.cluster in {"orders", "rooms", "lm-loadmanager.shop"}
     assert (
         settings.drain_timeout_s
         < of_kind(manifests, "StatefulSet", "loadmanager")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]

@@ -81,3 +81,15 @@ def test_an_overridden_name_is_one_too(value: str):
         manifests = of_example("production", "--set-string", f"{value}={name}")
         assert fits(manifests)
         assert all(LABEL.fullmatch(each) and len(each) <= 63 for _, each in names(manifests))
+
+
+def test_releases_of_one_name_in_several_namespaces_are_several_clusters():
+    def cluster(*arguments: str) -> str:
+        manifests = of_example("strimzi", *arguments)
+        return next(
+            each["data"]["LOADMANAGER_CLUSTER"] for each in manifests if "LOADMANAGER_CLUSTER" in each.get("data", {})
+        )
+
+    assert cluster() == "lm-loadmanager.shop"
+    assert cluster("--namespace", "shop-eu") == "lm-loadmanager.shop-eu"
+    assert cluster("--set", "cluster=orders") == "orders"

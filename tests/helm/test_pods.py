@@ -194,3 +194,12 @@ made = k8s.KubernetesExecutorBuilder().buildFromFeatures(wanted, context.env().s
 as_json = java.io.fabric8.kubernetes.client.utils.Serialization.asJson
 print(json.dumps([as_json(made.pod()), as_json(made.container())]))
 """
+
+
+def test_pull_secrets_of_an_umbrella_chart_count_beside_its_own(tmp_path: Path):
+    values = {
+        "image": {"pullSecrets": ["own"]},
+        "global": {"imagePullSecrets": ["own", "shared", {"name": "mirror"}], "storageClass": "of another chart"},
+    }
+    for name, pod in made("production", *given(values, tmp_path)).items():
+        assert pod["imagePullSecrets"] == [{"name": "own"}, {"name": "shared"}, {"name": "mirror"}], name

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG
 from loadmanager.consumers.coordinator.store import TOPIC
 from loadmanager.diagnostics.check.topics import topics_of
 from loadmanager.settings import Settings
@@ -159,10 +160,11 @@ def test_groups_of_coordinators_have_their_topic(given: tuple[str, ...]):
     policy = TopicPolicy(16, 3, 2, development=False, compaction_lag_s=lag_s)
     names = {each["spec"]["topicName"] for each in topics(of_example("strimzi"))}
     found = {each["spec"]["topicName"]: each["spec"] for each in topics(of_example("strimzi", COORDINATES, *given))}
-    assert found.keys() - names == {f"shop.{TOPIC}"}
-    assert found[f"shop.{TOPIC}"] == {
-        "topicName": f"shop.{TOPIC}",
-        "partitions": 1,
-        "replicas": 3,
-        "config": _new_settings(spec, 2, policy),
-    }
+    assert found.keys() - names == {f"shop.{each.name}" for each in (spec, GROUP_LAG)}
+    for each in (spec, GROUP_LAG):
+        assert found[f"shop.{each.name}"] == {
+            "topicName": f"shop.{each.name}",
+            "partitions": 1,
+            "replicas": 3,
+            "config": _new_settings(each, 2, policy),
+        }

@@ -147,11 +147,32 @@ async def test_another_partition_count_is_refused_with_both_numbers(kafka_server
             await log.open_topic(CHANNEL)
 
 
-async def test_what_kafka_forbids_is_said_at_once(kafka_server, prefix):
-    """It creates at most 10,000 partitions in one request, as its controller's policy."""
+@pytest.fixture
+def portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three partitions a request, as if that were all that Kafka takes."""
+    monkeypatch.setattr("statechannel.adapters.kafka.topics.PARTITIONS_A_REQUEST", 3)
+
+
+@pytest.mark.usefixtures("portions")
+async def test_a_topic_of_many_partitions_is_created_in_portions_by_all_who_open_it(kafka_server, prefix):
+    spec = msgspec.structs.replace(CHANNEL, partitions=8)
+    async with started(kafka_server.address, prefix) as log, started(kafka_server.address, prefix) as other:
+        assert await asyncio.gather(log.open_topic(spec), other.open_topic(spec)) == [8, 8]
+        assert await log.ends("channel") == 8 * (0,)
+
+
+@pytest.mark.usefixtures("portions")
+async def test_a_topic_whose_creator_died_grows_unless_it_was_written(kafka_server, operator, prefix):
+    spec = msgspec.structs.replace(CHANNEL, partitions=8)
+    operator.create(f"{prefix}channel", KEEPS_ALL, partitions=6)
     async with started(kafka_server.address, prefix) as log:
-        with pytest.raises(TopicMismatch, match=rf"refuses to create {prefix}channel: .*partitions"):
-            await log.open_topic(msgspec.structs.replace(CHANNEL, partitions=20_000))
+        await log.open_topic(msgspec.structs.replace(CHANNEL, partitions=6))
+        await log.append("channel", 5, [Payload(None, b"x")])
+        with pytest.raises(TopicMismatch, match="has 6 partitions, not 8"):
+            await log.open_topic(spec)
+    operator.create(f"{prefix}2-channel", KEEPS_ALL, partitions=3)
+    async with started(kafka_server.address, f"{prefix}2-") as log:
+        assert await log.open_topic(spec) == 8
 
 
 async def test_in_production_one_node_cannot_hold_a_new_topic(kafka_server, prefix):

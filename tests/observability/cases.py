@@ -101,6 +101,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [gauge("channel_owned_partitions", 1), gauge("channel_owned_partitions", 1, B),
          *(gauge("channel_epoch", 4, f'{at},partition="{p}"') for p in "01" for at in (AT, B))]),
     "LoadManagerSnapshotFailures": ([counter("snapshot_failures", 1)], [counter("snapshot_failures", 0)]),
+    "LoadManagerClockApart": ([gauge("clock_offset_seconds", -40)], [gauge("clock_offset_seconds", 10)]),
     "LoadManagerLoadDataStale": (
         [gauge("load_oldest_age_seconds", 1_300), gauge("members_without_load", 0)],
         [gauge("load_oldest_age_seconds", 300), gauge("members_without_load", 0)]),

@@ -71,6 +71,8 @@ BUGS = {
     "no urls": "leaves urls out of a redirect",
     "no retry-after": "leaves Retry-After out",
     "does not wait": "does not ask again after a claim was answered",
+    "any cluster": "does not look at Loadmanager-Cluster",
+    "one identity": "refuses all but the text of its own cluster, and does not say which that is",
     "no token": "answers without Fencing-Token",
     "first token": "keeps the token of the first acquire",
     "release does not wait": "answers a release while requests are in progress",
@@ -119,6 +121,7 @@ class Service:
         self.fences: dict[tuple[int, int], str] = {}
         self.deadlines: dict[int, tuple[float, float]] = {}
         self.shared: set[str] = set()
+        self.cluster = ""
         self.loaded: set[str] = set()
         self.leaving = False
 
@@ -194,6 +197,7 @@ class Service:
             self.deadlines.clear()
         for partition, valid_ms in lease["valid_ms"].items():
             self.deadlines[int(partition)] = (before[0] + valid_ms / 1000, before[1] + valid_ms / 1000)
+        self.cluster = lease["cluster"]
         self.shared = set(lease["shared"]) | (self.shared if self.has("shared for ever") else set())
         if self.has("ignores shared"):
             self.shared = set()
@@ -351,6 +355,11 @@ class Service:
     async def get(self, request: web.Request) -> web.Response:
         key = request.query["key"]
         deadline_s = time.monotonic() + 5
+        cluster = "" if self.has("any cluster") else request.headers.get("Loadmanager-Cluster", "")
+        if self.has("one identity") and cluster not in ("", self.cluster):
+            return web.Response(status=421)
+        if cluster not in ("", self.cluster) and (elsewhere := await self.ask(key, cluster)) is not None:
+            return elsewhere
         while True:
             held = self.find(key)
             if held is not None:
@@ -363,26 +372,27 @@ class Service:
                 finally:
                     held.in_progress -= 1
                     held.idle.set()
-            if (elsewhere := await self.ask(key)) is not None:
+            if (elsewhere := await self.ask(key, cluster)) is not None:
                 return elsewhere
             if time.monotonic() > deadline_s or self.has("does not wait"):
                 return web.Response(status=503, headers={"Retry-After": "1"})
             await asyncio.sleep(0.01)
 
-    async def ask(self, key: str) -> web.Response | None:
+    async def ask(self, key: str, cluster: str) -> web.Response | None:
         """What to answer; None: look again."""
         if self.has("no redirect"):
             return web.Response(status=404)
         url = f"{self.url}/v1/claims/{quote(key, safe='')}?timeout_ms=5000"
         try:
-            async with self.http.get(self.yarl(url), headers=self.authorization) as answer:
+            headers = self.authorization | ({"Loadmanager-Cluster": cluster} if cluster else {})
+            async with self.http.get(self.yarl(url), headers=headers) as answer:
                 if answer.status == 200:
                     return None
                 body = await answer.read()
                 if self.has("no urls") and answer.status == 421:
                     body = json.dumps({**json.loads(body), "urls": {}}).encode()
                 kept = () if self.has("no retry-after") else ("Retry-After",)
-                headers = {name: answer.headers[name] for name in ("Content-Type", *kept) if name in answer.headers}
+                headers = {name: answer.headers[name] for name in (*PASSED_ON, *kept) if name in answer.headers}
                 return web.Response(status=answer.status, body=body, headers=headers)
         except (ClientError, TimeoutError, OSError):
             return web.Response(status=503, headers={"Retry-After": "1"})
@@ -394,6 +404,7 @@ class Service:
         return URL(url, encoded=True)
 
 
+PASSED_ON = ("Content-Type", "Loadmanager-Cluster")
 OFFERS = ["prepare", "load", "positions", "rates"]
 STOOD_S = [0.0]
 """The time for which the process was stopped."""

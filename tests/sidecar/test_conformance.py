@@ -82,6 +82,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "no urls": ("moved",),
     "no retry-after": ("not-serving",),
     "does not wait": ("waits",),
+    "any cluster": ("another-cluster",),
+    "one identity": ("another-cluster",),
     "no token": ("token",),
     "first token": ("token",),
     "release does not wait": ("release-waits",),

@@ -70,6 +70,8 @@ class Checks:
         """How many of these because the replica had fallen behind the trimmed log."""
         self.rounds = 0
         """The rounds of balancing, of all leaders, that had a model."""
+        self.evicted_alive: set[str] = set()
+        """Brokers whose bundles a leader revoked for refused connections while their processes were well."""
         self.world = world
         table, write = OwnershipTable(PARTITIONS), partial(world.trace.write, "log")
         audit = SnapshotAudit(table, world.wall_ms, SETTINGS.log_retention_s, self.complain, write)
@@ -178,6 +180,7 @@ class Checks:
 
     def _log_changed(self, change: Change) -> None:
         self._check_rest(change)
+        self._note_eviction(change)
         for transition in change.transitions:
             after = transition.after
             if after is None:
@@ -194,6 +197,15 @@ class Checks:
             for watch in self._watches.values():
                 for claim in self.served(watch.life):
                     self._check_named(watch.life, claim)
+
+    def _note_eviction(self, change: Change) -> None:
+        record = change.record
+        if record.action is not Action.REVOKE or "refuses connections from" not in record.reason:
+            return
+        incarnations = {_incarnation(life): life for life in self.cluster.alive()}
+        for transition in change.transitions:
+            if transition.before is not None and transition.before.holder in incarnations:
+                self.evicted_alive.add(incarnations[transition.before.holder].name)
 
     def _check_round(self, watch: _Watch) -> None:
         node = watch.node

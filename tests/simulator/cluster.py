@@ -124,6 +124,8 @@ class Cluster:
         self.storage = Storage()
         self.lives: list[Life] = []
         self.current: dict[str, Life] = {}
+        self.rejected: frozenset[tuple[str, str]] = frozenset()
+        """(From, to): names of brokers between which a firewall rejects connections."""
         self._started: dict[str, int] = {}
         self._random = random
         self._born = born
@@ -174,7 +176,7 @@ class Cluster:
             clock_s=lambda: process.local_s(loop.now_ns),
             wall_ms=world.wall_ms,
             nonce=f"{self._random.getrandbits(48):012x}",
-            probe=self._probe_from(process),
+            probe=self._probe_from(life),
             sensors=SimulatedSensors(self._random),
             chunk_bundles=CHUNK_BUNDLES,
         )
@@ -189,12 +191,13 @@ class Cluster:
         self._born(life)
         await life.node.run()
 
-    def _probe_from(self, observer: Process) -> Callable[[Peer, float], Coroutine[Any, Any, Answer]]:
+    def _probe_from(self, observer: Life) -> Callable[[Peer, float], Coroutine[Any, Any, Answer]]:
         async def probe(peer: Peer, keep_s: float) -> Answer:
             observed = self.current[peer.broker.name]
-            if observed.process.dead or observed.lied_about:
+            rejects = (observer.name, observed.name) in self.rejected
+            if observed.process.dead or observed.lied_about or rejects:
                 return Answer.REFUSED
-            if self.is_isolated(observed.process) or self.is_isolated(observer):
+            if self.is_isolated(observed.process) or self.is_isolated(observer.process):
                 return Answer.SILENT
             await asyncio.sleep(keep_s)
             return Answer.ENDED if observed.process.dead else Answer.OPEN

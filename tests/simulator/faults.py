@@ -267,6 +267,7 @@ class FaultPhase:
             "hang": (2, self._hang),
             "lose root": (1, self._lose_root),
             "amend": (1, self._amend),
+            "reject": (3, self._reject),
         }
         self.names = frozenset(self._faults)
         self._weights = fault_profile.weigh({name: weight for name, (weight, _) in self._faults.items()})
@@ -287,6 +288,7 @@ class FaultPhase:
         world = self._world
         world.trace.write("fault phase", "ends")
         world.network.latency = CALM
+        self._cluster.rejected = frozenset()
         for life in self._cluster.alive():
             life.lied_about, life.host.behaviour = False, GOOD_BEHAVIOUR
             if self._cluster.current[life.name] is not life:
@@ -444,6 +446,24 @@ class FaultPhase:
         self._later(LONG_S, setattr, life, "lied_about", False)
         compound = self._random.choice((self._nothing, self._pause, self._isolate, self._cut_server, self._cut_one_way))
         self._later(SHORT_S, compound, life)
+
+    def _reject(self, life: Life) -> None:
+        """A firewall rejects connections: from some brokers to one, between two racks, or all of them."""
+        names = list(self._cluster.current)
+        if len(names) < 2:
+            return
+        some = frozenset(self._random.sample(names, self._random.randint(1, len(names) - 1)))
+        pairs = frozenset((one, other) for one in names for other in names if one != other)
+        what, rejected = self._random.choice(
+            (
+                ("some connections to it", frozenset((one, life.name) for one in some if one != life.name)),
+                ("connections between two racks", frozenset((x, y) for x, y in pairs if (x in some) != (y in some))),
+                ("all connections between brokers", pairs),
+            )
+        )
+        self._world.trace.write(str(life), f"a firewall rejects {what} from now on: {sorted(rejected)}")
+        self._cluster.rejected = rejected
+        self._later(LONG_S, setattr, self._cluster, "rejected", frozenset[tuple[str, str]]())
 
     def _strike_leader(self, _life: Life) -> None:
         leading = [x for x in self._cluster.ready() if x.node is not None and x.node.current.leader.leading]

@@ -322,6 +322,8 @@ class Run:
                 "loads": self.checks.loads,
                 "reloads": self.checks.reloads,
                 "rounds": self.checks.rounds,
+                "brokers": len(self.cluster.current),
+                "evicted alive": len(self.checks.evicted_alive),
                 "roots lost": self.fault_phase.replacing.roots_lost,
                 "agreements replaced": self.fault_phase.replacing.replaced,
                 **{f"struck: {what}": number for what, number in self.fault_phase.struck.items()},

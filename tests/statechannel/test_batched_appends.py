@@ -14,7 +14,7 @@ from statechannel.adapters.kafka.clients import MAX_MESSAGE_BYTES, producer_sett
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable, TopicMismatch
 from statechannel.ports import TopicSpec
-from statechannel.runtime.batched_appends import BatchedAppends
+from statechannel.runtime.auto_batch import BatchedAppends
 from statechannel.runtime.batching import BatchSettings
 from tests.contracts.entries import WAIT_S, held, texts, value
 

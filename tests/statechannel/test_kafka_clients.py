@@ -18,7 +18,9 @@ from statechannel.adapters.kafka.clients import (
     producer_settings,
     reading_settings,
 )
+from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.errors import LogError
+from statechannel.runtime.batching import BatchSettings
 
 WRITES: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
 READS: dict[str, Any] = {
@@ -70,3 +72,11 @@ def test_a_setting_on_which_guarantees_depend_is_refused_by_name(name: str):
     with pytest.raises(LogError, match=f"must not contain {name}: the channel needs its own values"):
         check_client_settings({name: str(THEIRS[name]), "compression.type": "zstd"})
     check_client_settings({"compression.type": "zstd"})
+
+
+def test_a_batch_is_not_older_than_an_append_may_wait():
+    longest = BatchSettings(batch_max_delay_ms=4_999)
+    KafkaLog("kafka:9092", batching=longest, request_timeout_s=5.0)
+    with pytest.raises(LogError, match=r"batch_max_delay_ms is 5,000, .* after 5 s \(request_timeout_s\)"):
+        KafkaLog("kafka:9092", batching=BatchSettings(batch_max_delay_ms=5_000), request_timeout_s=5.0)
+    KafkaLog("kafka:9092", batching=BatchSettings(batch_max_delay_ms=5_000), client_settings={"linger.ms": "0"})

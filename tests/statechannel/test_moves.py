@@ -95,14 +95,14 @@ def test_unloaded_bundle_moved_from_its_old_owner_to_the_lookups_owner(cluster: 
     assert cluster.moves(cluster.hot) == [(cluster.A, cluster.B, 1_000)]
 
 
-def test_unloaded_bundle_keeps_its_origin_when_the_first_choice_declines(cluster: Cluster):
+def test_unloaded_bundle_left_its_origin_and_the_first_choice_that_declined(cluster: Cluster):
     cluster.lead(Action.UNLOAD, cluster.hot)
     cluster.write(Action.RELEASE, cluster.hot, cluster.A)
     cluster.write(Action.OWN, cluster.hot, cluster.B, to=cluster.B)
     cluster.write(Action.RELEASE, cluster.hot, cluster.B)
     cluster.write(Action.OWN, cluster.hot, cluster.C, to=cluster.C)
     cluster.write(Action.RETURN, cluster.hot, cluster.C)
-    assert cluster.moves(cluster.hot) == [(cluster.A, cluster.C, 1_000)]
+    assert cluster.moves(cluster.hot) == [(cluster.A, cluster.B, 1_000), (cluster.B, cluster.C, 1_000)]
 
 
 def test_an_unloaded_bundle_that_its_old_owner_took_back_did_not_move(cluster: Cluster):
@@ -130,12 +130,63 @@ def test_a_planned_move_that_ended_in_a_failure_does_not_count(cluster: Cluster)
     assert cluster.moves(cluster.hot) == []
 
 
-def test_a_cancelled_move_does_not_count_and_leaves_nothing_for_the_next_one(cluster: Cluster):
+def test_a_move_that_is_called_off_does_not_count_and_leaves_nothing_for_the_next_one(cluster: Cluster):
     cluster.lead(Action.TRANSFER, cluster.hot, to=cluster.B)
-    cluster.lead(Action.CANCEL, cluster.hot)
+    cluster.write(Action.CANCEL, cluster.hot, cluster.A, Role.ADMIN)
+    cluster.lead(Action.TRANSFER, cluster.warm, to=cluster.B)
+    cluster.write(Action.CANCEL, cluster.warm, cluster.A)
+    cluster.lead(Action.TRANSFER, cluster.warm, to=cluster.B)
+    cluster.write(Action.CANCEL, cluster.warm, cluster.B, Role.ADMIN)  # an administrator's request, sent to B
     assert cluster.table.cut(0).leaving == ()
     cluster.transfer(cluster.hot, cluster.C, Role.BROKER)
-    assert cluster.moves(cluster.hot) == []
+    assert (cluster.moves(cluster.hot), cluster.moves(cluster.warm)) == ([], [])
+
+
+# --- failed moves: the target could not take the bundle
+
+
+def test_a_move_that_its_target_could_not_prepare_counts_as_an_arrival_from_it(cluster: Cluster):
+    cluster.lead(Action.TRANSFER, cluster.hot, to=cluster.B)
+    cluster.now_ms = 5_000
+    cluster.write(Action.CANCEL, cluster.hot, cluster.B)
+    assert cluster.moves(cluster.hot) == [(cluster.B, cluster.A, 5_000)]
+    assert cluster.table.cut(0).leaving == ()
+
+
+def test_a_move_that_the_leader_ended_counts_as_an_arrival_from_its_target(cluster: Cluster):
+    cluster.lead(Action.TRANSFER, cluster.hot, to=cluster.B)
+    cluster.lead(Action.CANCEL, cluster.hot)
+    assert cluster.moves(cluster.hot) == [(cluster.B, cluster.A, 1_000)]
+
+
+@pytest.mark.parametrize("end", ["declined", "stuck"])
+@pytest.mark.parametrize("then", ["A", "C"])
+def test_a_bundle_that_its_target_could_not_acquire_arrived_there_and_left_again(cluster: Cluster, end: str, then: str):
+    to = getattr(cluster, then)
+    cluster.lead(Action.TRANSFER, cluster.hot, to=cluster.B)
+    cluster.write(Action.READY, cluster.hot, cluster.B)
+    cluster.write(Action.RELEASE, cluster.hot, cluster.A)
+    cluster.now_ms = 5_000
+    if end == "declined":
+        cluster.write(Action.RELEASE, cluster.hot, cluster.B)
+        cluster.write(Action.OWN, cluster.hot, to, to=to)
+    else:
+        cluster.lead(Action.REVOKE, cluster.hot)
+        cluster.lead(Action.RELEASE, cluster.hot, to=to)
+    cluster.now_ms = 6_000
+    cluster.write(Action.RETURN, cluster.hot, to)
+    assert cluster.moves(cluster.hot) == [(cluster.A, cluster.B, 5_000), (cluster.B, to, 6_000)]
+    assert cluster.table.cut(0).leaving == ()
+
+
+def test_a_drained_bundle_owes_no_rest_for_targets_that_failed(cluster: Cluster):
+    cluster.write(Action.TRANSFER, cluster.hot, cluster.A, to=cluster.B)
+    cluster.write(Action.CANCEL, cluster.hot, cluster.B)
+    cluster.write(Action.UNLOAD, cluster.warm, cluster.A)
+    cluster.write(Action.RELEASE, cluster.warm, cluster.A)
+    cluster.write(Action.OWN, cluster.warm, cluster.B, to=cluster.B)
+    cluster.reassign(cluster.warm, cluster.C)
+    assert (cluster.moves(cluster.hot), cluster.moves(cluster.warm)) == ([], [])
 
 
 def test_a_split_does_not_count_as_a_move(cluster: Cluster):
@@ -174,28 +225,36 @@ def test_a_deleted_namespace_leaves_no_moves_behind(cluster: Cluster):
 # --- the same told in another way, on random histories
 
 
+NOWHERE = BrokerId("", 0)
+
+
 def told_by(story: list[tuple[Change, Bundle]], bundle: Bundle) -> tuple[Move, ...]:
     """What a bundle's story says, read from one arrival to the next: a move is a segment that a plan began, that no
-    revoke interrupted, and that ended elsewhere than it began."""
-    segment: list[Change] = []
-    found: list[Move] = []
-    at: BrokerId | None = None
+    revoke of another than its target interrupted, and that ended elsewhere than it began. A target that failed ends a
+    move, and begins the next."""
+    planned, at, found = False, NOWHERE, list[Move]()
     for change, each in story:
         if each != bundle:
             continue
-        after = [transition for transition in change.transitions if transition.bundle == bundle][-1].after
-        if after is None:
-            segment, found, at = [], [], None
+        record, transition = change.record, [one for one in change.transitions if one.bundle == bundle][-1]
+        before, after = transition.before, transition.after
+        if after is None or before is None:
+            planned, at, found = False, NOWHERE, []
             continue
-        segment.append(change)
-        if after.state is State.ASSIGNED:
-            first = segment[0].record
-            planned = first.role is not Role.BROKER and first.action in (Action.TRANSFER, Action.UNLOAD)
-            if planned and not any(c.record.action is Action.REVOKE for c in segment) and at != after.holder:
-                assert at is not None
-                assert after.holder is not None
-                found.append(Move(at, after.holder, change.record.at_ms))
-            segment, at = [], after.holder
+        holder, target = before.holder or NOWHERE, before.target or NOWHERE
+        aim = holder if before.state is State.ASSIGNING else target
+        off = record.action is Action.CANCEL and before.state is State.TRANSFERRING
+        if record.action in (Action.TRANSFER, Action.UNLOAD):
+            planned, at = record.role is not Role.BROKER, holder
+        elif planned and off and (record.role is Role.LEADER or (record.role, record.actor) == (Role.BROKER, aim)):
+            found.append(Move(aim, holder, record.at_ms))
+        elif planned and before.state is State.ASSIGNING and record.action in (Action.RELEASE, Action.REVOKE):
+            found += [Move(at, aim, record.at_ms)] if at != aim else []
+            at = aim
+        elif planned and after.state is State.ASSIGNED and not off and at != after.holder:
+            found.append(Move(at, after.holder or NOWHERE, record.at_ms))
+        revoked = record.action is Action.REVOKE and before.state is not State.ASSIGNING
+        planned = planned and after.state is not State.ASSIGNED and not revoked
     return tuple(found[-MOVES_KEPT_A_BUNDLE:])
 
 

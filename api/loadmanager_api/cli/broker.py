@@ -235,9 +235,12 @@ async def _live(member: Any, host: Any) -> None:
     attached = getattr(host, "attached", None)
     if attached is not None:
         attached(member)
-    await live(
-        member, stopping, lambda: echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
-    )
+
+    def say_ready() -> None:
+        url = member.node.registration.admin_url
+        echo(f"broker {member.name} is ready: {url} (the dashboard, in a browser)", err=True)
+
+    await live(member, stopping, say_ready)
 
 
 CONTROL = "127.0.0.1:7070"

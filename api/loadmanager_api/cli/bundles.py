@@ -1,5 +1,5 @@
-"""`loadmanager bundles`: lists bundles with state and owner, shows their records, cancels moves, and sets policies of
-single bundles (`pin`, `exclude`, `quarantine` …).
+"""`loadmanager bundles`: lists bundles with state and owner, shows their records, moves them, cancels moves, and sets
+policies of single bundles (`pin`, `exclude`, `quarantine` …).
 
 `loadmanager splitting`: what brokers decided about splits and merges, and why a bundle is not split.
 """
@@ -213,7 +213,7 @@ PAGE = 1_000
 
 @click.group(cls=Group)
 def bundles() -> None:
-    """List, pin, exclude and quarantine bundles; cancel moves and splits."""
+    """List, move, pin, exclude and quarantine bundles; cancel moves and splits."""
 
 
 @bundles.command("list")
@@ -253,9 +253,10 @@ def list_(remote: Remote, limit: int, **query: str | None) -> None:
 
 
 def owner_of(bundle: Mapping[str, Any]) -> str | None:
-    """Its owner, whether that is dead, and where it is going; why it has none, if that is a quarantine."""
+    """Its owner, whether that is dead, and where it is going; if it has none and can't get one, that it waits."""
     if bundle["owner"] is None:
-        return "none (quarantined)" if bundle.get("waits") else None
+        waits = bundle.get("waits")
+        return None if not waits else "none (quarantined)" if waits.startswith("quarantined") else "none (waits)"
     dead = "" if bundle["owner_live"] else " (dead)"
     target = f" → {bundle['target']}" if bundle["target"] else ""
     return f"{bundle['owner']}{dead}{target}"
@@ -303,6 +304,21 @@ def show_(remote: Remote, bundle: Bundle) -> None:
 
 for command in POLICY_COMMANDS:
     bundles.add_command(command)
+
+
+@bundles.command(short_help="Move a bundle to a broker.")
+@click.argument("bundle", type=BUNDLE)
+@click.argument("broker", metavar="HOST:PORT", type=BROKER)
+@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
+@changes
+def move(remote: Remote, bundle: Bundle, broker: str, force: bool) -> None:
+    """Transfer a bundle to a broker, which takes it over while the present owner serves. `pin` also keeps it there."""
+    path = f"/admin/v2/namespaces/{bundle}/unload"
+    run(ask(remote, "PUT", path, query={"destinationBroker": broker, "force": force}))
+    done(remote, f"{bundle} was moved to {broker}", bundle=str(bundle), destination=broker)
+
+
+bundles.add_command(move, "transfer")
 
 
 @bundles.command(short_help="Cancel the transfer or split of a bundle.")

@@ -15,15 +15,19 @@ from urllib.parse import quote
 
 import click
 
+from loadmanager.client.redirection import AnotherCluster
 from loadmanager.errors import LoadManagerError
 from loadmanager_api.cli.client import (
     CONNECT_TIMEOUT_S,
     Failed,
     NotNow,
+    admin_headers,
     ask,
     ask_all,
     distrusted,
     given_credentials,
+    keep_to,
+    not_answered,
     run,
     unreachable,
 )
@@ -298,11 +302,15 @@ async def _connection(remote: Remote, namespace: str | None, since: str | None) 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
     try:
         credentials = given_credentials(remote)
-        headers = credentials.headers(remote.admin_url)
         async with (
             credentials.session(timeout=timeout, read_bufsize=MAX_LINE_BYTES) as session,
-            session.get(remote.admin_url + "/v1/watch", params=query, headers=headers) as answer,
+            session.get(
+                remote.admin_url + "/v1/watch",
+                params=query,
+                headers=await admin_headers(remote, session, credentials, remote.admin_url),
+            ) as answer,
         ):
+            keep_to(remote, answer.headers, remote.admin_url)
             if answer.status != 200:
                 raise _refused(answer.status, await answer.text())
             lines: list[str] = []
@@ -315,6 +323,12 @@ async def _connection(remote: Remote, namespace: str | None, since: str | None) 
             finally:
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()  # else TLS would say goodbye on a loop that has ended
+    except AnotherCluster as error:
+        refused = not_answered(remote, {remote.admin_url: error})
+        if len(remote.admin_urls) == 1:
+            raise refused from None
+        remote.admin_urls.append(remote.admin_urls.pop(0))
+        raise NotNow(refused.message) from None
     except LoadManagerError as error:  # of the credentials
         raise Failed(str(error)) from None
     except ssl.CertificateError as error:

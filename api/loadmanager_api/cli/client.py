@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import click
 
+from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster
 from loadmanager.errors import LoadManagerError
-from loadmanager_api.cli.printing import one_line
+from loadmanager_api.cli.printing import echo, one_line
 from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ async def _asked(
     said = {**headers, "X-Author": author()}
     if method != "GET":
         said["Idempotency-Key"] = uuid4().hex
+    await _choose(remote)
     failures: dict[str, BaseException] = {}
     for url in list(remote.admin_urls):
         try:
@@ -139,7 +141,7 @@ async def _asked(
             remote.admin_urls.remove(url)
             remote.admin_urls.insert(0, url)
             return answer
-    raise NotNow(unreachable(failures))
+    raise not_answered(remote, failures)
 
 
 def _params(query: Query) -> dict[str, str]:
@@ -167,7 +169,9 @@ async def _ask_one(
         credentials = given_credentials(remote)
         url = URL(admin_url + path, encoded=True).update_query(params)
         async with credentials.session(timeout=timeout, trace_configs=[_sent_once()]) as session:
-            return await _following(session, credentials, method, url, body, said)
+            return await _following(remote, session, credentials, method, url, body, said)
+    except AnotherCluster as error:
+        raise Unanswered(error) from None
     except LoadManagerError as error:  # of the credentials
         raise Failed(str(error)) from None
     except ssl.CertificateError as error:  # a ValueError, too
@@ -194,14 +198,21 @@ def _sent_once() -> TraceConfig:
 
 
 async def _following(
-    session: ClientSession, credentials: Credentials, method: str, url: URL, body: Any, said: dict[str, str]
+    remote: Remote,
+    session: ClientSession,
+    credentials: Credentials,
+    method: str,
+    url: URL,
+    body: Any,
+    said: dict[str, str],
 ) -> tuple[Any, str | None]:
     from yarl import URL
 
     first = str(url.origin())
     for _ in range(REDIRECTS):
-        headers = {**said, **credentials.headers(str(url))}
+        headers = {**said, **await admin_headers(remote, session, credentials, str(url.origin()))}
         async with session.request(method, url, json=body, headers=headers, allow_redirects=False) as answer:
+            keep_to(remote, answer.headers, str(url.origin()))
             if answer.status != 307 or "Location" not in answer.headers:
                 text = await answer.text(errors="replace")
                 following = answer.links.get("next", {}).get("url")
@@ -209,6 +220,63 @@ async def _following(
                 return _read(first, answer.status, text, answer.content_type), cursor
             url = url.join(URL(answer.headers["Location"], encoded=True))
     raise Failed(f"{first} redirects in a circle")
+
+
+async def _choose(remote: Remote) -> None:
+    """Find out which cluster is meant, of several addresses without a known one. Raises Failed if it is not clear."""
+    if len(remote.admin_urls) < 2 or "/" in remote.pinned.cluster:
+        return
+    from loadmanager.client.cluster import Pin, header_of
+    from loadmanager.client.router import Directory
+
+    credentials = given_credentials(remote)
+    try:
+        async with credentials.session() as session:
+            directory = Directory(remote.admin_urls, session, credentials, Pin(remote.pinned.cluster))
+            await directory.choose()
+    except LoadManagerError as error:
+        raise Failed(str(error).partition(": name one")[0] + ": give the addresses of one of them") from None
+    except ValueError:  # an address that is none: the request says so
+        return
+    if directory.pin.cluster is not None and directory.pin.cluster.generation >= 0:
+        _remember(remote, header_of(directory.pin.cluster))
+
+
+async def admin_headers(remote: Remote, session: ClientSession, credentials: Credentials, url: str) -> dict[str, str]:
+    """The headers for a request to this broker: cluster and credentials.
+
+    Before credentials are sent, the broker names its cluster without them, on the same connection as a rule. Raises
+    AnotherCluster, Forbidden, and the errors of a request.
+    """
+    from loadmanager.client.cluster import WHO
+
+    ours = {CLUSTER_HEADER: remote.pinned.cluster} if remote.pinned.cluster else {}
+    shown = credentials.headers(url)
+    if shown:
+        async with session.get(url + WHO, headers=ours, allow_redirects=False) as answer:
+            keep_to(remote, answer.headers, url)
+    return {**ours, **shown}
+
+
+def keep_to(remote: Remote, headers: Mapping[str, str], url: str) -> None:
+    """Check that an answer is of the cluster that is meant, and remember that one. Raises AnotherCluster."""
+    from loadmanager.client.cluster import Pin, header_of
+
+    cluster = Pin(remote.pinned.cluster).check(headers, url)
+    if cluster is not None:
+        _remember(remote, header_of(cluster))
+
+
+def _remember(remote: Remote, cluster: str) -> None:
+    """It is the cluster of these commands, and of their context."""
+    pinned = remote.pinned
+    if cluster == pinned.cluster:
+        return
+    before, pinned.cluster = pinned.cluster, cluster
+    try:
+        pinned.keep(before, cluster)
+    except Failed as error:
+        echo(f"context {pinned.context} cannot remember its cluster {cluster}: {error.message}", err=True)
 
 
 def author() -> str:
@@ -244,6 +312,16 @@ def distrusted(admin_url: str, error: ssl.CertificateError) -> str:
         f"the certificate of {admin_url} is refused: {why}. Name the authorities that signed it in "
         "LOADMANAGER_CA (a PEM file) or in the context, or use the name that it was issued for"
     )
+
+
+def not_answered(remote: Remote, failures: Mapping[str, BaseException]) -> Failed:
+    """The error of a request that no broker of the cluster answered."""
+    another = next((error for error in failures.values() if isinstance(error, AnotherCluster)), None)
+    if another is None:
+        return NotNow(unreachable(failures))
+    name, cluster = remote.pinned.context, another.cluster
+    again = f". If that is the cluster you mean: loadmanager context set {name} --cluster '{cluster}'" if name else ""
+    return Failed(f"{another}{again}", 421)
 
 
 def unreachable(failures: Mapping[str, BaseException]) -> str:

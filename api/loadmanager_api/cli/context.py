@@ -70,6 +70,7 @@ def use(remote: Remote, name: str) -> None:
 @context.command("set", short_help="Create a context, or change some of its values.")
 @_NAME
 @click.option("--admin-url", metavar="URL[,…]", help="Brokers of the cluster: URL or host:port.")
+@click.option("--cluster", metavar="CLUSTER", help="Which cluster it is; without it, that of the first answer.")
 @click.option("--ca", metavar="FILE", help="PEM file of the authorities that signed the brokers' certificates.")
 @click.option("--client-certificate", metavar="FILE", help="PEM file of the certificate that you show.")
 @click.option("--client-key", metavar="FILE", help="PEM file of its key.")
@@ -82,6 +83,9 @@ def use(remote: Remote, name: str) -> None:
 @prints
 def set_(remote: Remote, name: str, **given: Any) -> None:
     """Create a context, or change the values that are given. An empty value removes what there was.
+
+    CLUSTER is the name of the cluster, or a whole value of the header Loadmanager-Cluster, NAME/IDENTITY/GENERATION.
+    Brokers of another cluster are refused. An empty CLUSTER takes that of the next answer.
 
     Secrets are not kept here: name a file or an environment variable that has the token.
     """

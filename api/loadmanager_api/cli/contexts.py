@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -16,9 +17,11 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from loadmanager.client.credentials import check_private
+from loadmanager.errors import Invalid
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.command_group import with_nearest
-from loadmanager_api.cli.remote import ADMIN_URL, CONTEXT, DEFAULT_URL, TIMEOUT_S, Remote, Typed
+from loadmanager_api.cli.remote import ADMIN_URL, CONTEXT, DEFAULT_URL, TIMEOUT_S, Pinned, Remote, Typed
 
 PREFIX = "LOADMANAGER_"
 TOKENS = ("LOADMANAGER_TOKEN", "LOADMANAGER_TOKEN_FILE")
@@ -31,9 +34,13 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}")
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One cluster, and who asks it. Files are paths; `token_env` is the name of a variable that has the token."""
+    """One cluster, and who asks it. Files are paths; `token_env` is the name of a variable that has the token.
+
+    `cluster` is a name, or a whole value of `Loadmanager-Cluster`: that of the first answer, unless it was given.
+    """
 
     admin_url: str
+    cluster: str = ""
     ca: str = ""
     client_certificate: str = ""
     client_key: str = ""
@@ -133,6 +140,15 @@ def save(contexts: Contexts) -> None:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
+def pin(name: str, before: str, cluster: str) -> None:
+    """Remember the cluster of a context, unless somebody has changed it since it was read. Raises Failed."""
+    contexts = load()
+    context = contexts.contexts.get(name)
+    if context is not None and context.cluster == before:
+        contexts.contexts = {**contexts.contexts, name: msgspec.structs.replace(context, cluster=cluster)}
+        save(contexts)
+
+
 def check(name: str, context: Context) -> None:
     """Raises Failed if a value is unusable or a secret."""
     if not _NAME.fullmatch(name):
@@ -140,6 +156,13 @@ def check(name: str, context: Context) -> None:
     for url in urls_of(context.admin_url):
         if "@" in urlsplit(url).netloc:
             raise Failed(f"context {name!r}: a URL must not contain a user or a password: {HOW}")
+    if context.cluster:
+        from loadmanager.client.cluster import Pin  # takes longer to import than some commands take to run
+
+        try:
+            Pin(context.cluster)
+        except Invalid as error:
+            raise Failed(f"context {name!r}: {error}") from None
     if context.token_env and not _VARIABLE.fullmatch(context.token_env):
         raise Failed(f"context {name!r}: token_env is the name of an environment variable, not a token")
     if context.token_env and context.token_file:
@@ -153,8 +176,11 @@ def check(name: str, context: Context) -> None:
 
 def _check_secret_file(field: str, path: Path) -> None:
     """A file that is not there yet is none of our business: its use says so."""
-    if path.is_file() and path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise Failed(f"{field} {path}: everybody on this machine may read or write it: chmod 600 {path}")
+    if path.is_file():
+        try:
+            check_private(path, path.stat().st_mode)
+        except Invalid as error:
+            raise Failed(f"{field} {error}") from None
 
 
 def known_names() -> list[str]:
@@ -191,7 +217,12 @@ def resolved(typed: Typed) -> Remote:
     if not urls:
         raise click.UsageError("--admin-url names no broker; write --admin-url host:port")
     variables = None if context is None else _merged(context, environment)
-    return Remote(admin_urls=urls, output=typed.output or "table", timeout_s=timeout_s, variables=variables)
+    pinned = Pinned()
+    if context is not None and (typed.context or url == context.admin_url):
+        pinned = Pinned(context.cluster, name or "", partial(pin, name or ""))
+    return Remote(
+        admin_urls=urls, output=typed.output or "table", timeout_s=timeout_s, variables=variables, pinned=pinned
+    )
 
 
 def _merged(context: Context, environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -158,7 +158,7 @@ async def _collect(remote: Remote, local: Settings, checking: bool) -> tuple[Col
     unanswered = "no broker was asked"
     for url in list(remote.admin_urls):
         try:
-            collected = await collect(url, known, given_credentials(remote))
+            collected = await collect(url, known, given_credentials(remote), remote.pinned.cluster)
             break
         except InvalidURL:
             raise click.UsageError("that is not a URL; write --admin-url http://host:port") from None

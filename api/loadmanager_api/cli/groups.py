@@ -52,10 +52,13 @@ def describe(remote: Remote, group: Key) -> None:
     shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
     echo("")
-    columns = ("member", "partitions", "giving up", "capacity", "rack", "name", "session s", "reads")
+    its = ("partitions", "giving up", "capacity", "rack", "name", "session s", "reads")
+    columns = ("member", "client id", "host", *its)
     rows = [
         (
             each["member"],
+            each["client_id"],
+            each["host"],
             _count(each["partitions"]),
             _count(each["giving_up"]),
             each["capacity"],

@@ -21,7 +21,7 @@ COMMANDS = {
     "broker": ("loadmanager_api.cli.broker", "broker", "Run a broker process."),
     "broker-stats": ("loadmanager_api.cli.pulsar", "broker_stats", "Show load and metrics of the asked broker."),
     "brokers": ("loadmanager_api.cli.brokers", "brokers", "List brokers, show the leader, drain brokers."),
-    "bundles": ("loadmanager_api.cli.bundles", "bundles", "List, pin, exclude and quarantine bundles."),
+    "bundles": ("loadmanager_api.cli.bundles", "bundles", "List, move, pin, exclude and quarantine bundles."),
     "channel": ("loadmanager_api.cli.channel", "channel", "Inspect the channel, back it up, restore it."),
     "check": ("loadmanager_api.cli.diagnosis", "check", "Check whether a broker with these settings would run well."),
     "clusters": ("loadmanager_api.cli.policies", "clusters", "Show the cluster, manage failure domains."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 
 import msgspec
 
@@ -11,6 +11,21 @@ ADMIN_URL = "LOADMANAGER_ADMIN_URL"
 CONTEXT = "LOADMANAGER_CONTEXT"
 TIMEOUT_S = 65.0
 """Longer than an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
+
+
+class Pinned:
+    """The cluster that commands keep to, as `Loadmanager-Cluster`; "" until a broker has said its own.
+
+    The copies of a `Remote` share it. `context` is the name of the context that keeps it, "" if none does; `keep` does
+    so, and gets the cluster before and now.
+    """
+
+    def __init__(
+        self, cluster: str = "", context: str = "", keep: Callable[[str, str], None] = lambda _before, _now: None
+    ) -> None:
+        self.cluster = cluster
+        self.context = context
+        self.keep = keep
 
 
 class Remote(msgspec.Struct, frozen=True):
@@ -24,6 +39,7 @@ class Remote(msgspec.Struct, frozen=True):
     output: str = "table"
     timeout_s: float = TIMEOUT_S
     variables: Mapping[str, str] | None = None
+    pinned: Pinned = msgspec.field(default_factory=Pinned)
     dry_run: bool = False
     yes: bool = False
 

@@ -177,13 +177,14 @@ def export_command(
 
 async def exported(settings: Settings) -> Export:
     """The channel as its log has it; writes nothing. Raises the errors of the log."""
-    from loadmanager.channel.migration.export import documents_in, export_of
+    from loadmanager.channel.migration.export import documents_in, export_of, groups_in
     from loadmanager.channel.migration.offline_log import FoldedLog
 
     async with opened_log(settings) as log:
         folded = FoldedLog(log, log_of(settings))
         await folded.open()
-        return export_of(folded.table, await documents_in(log), log_of(settings), now_ms())
+        documents, groups = await documents_in(log), await groups_in(log, members=False)
+        return export_of(folded.table, documents, log_of(settings), now_ms(), groups)
 
 
 @click.command("import")

@@ -144,17 +144,23 @@ def _answer(remote: Remote, url: str, path: str, timeout_s: float) -> Any:
     import os
     from urllib.request import Request, urlopen  # quicker to import than the client of the commands themselves
 
+    from loadmanager.client.redirection import CLUSTER_HEADER
     from loadmanager.errors import LoadManagerError
 
-    asked, tls = Request(url + quote(path, safe=_SAFE + "?&="), method="GET"), None
+    cluster = {CLUSTER_HEADER: remote.pinned.cluster} if remote.pinned.cluster else {}
+    asked, tls = Request(url + quote(path, safe=_SAFE + "?&="), headers=cluster, method="GET"), None
     variables = os.environ if remote.variables is None else remote.variables
     if any(name.startswith(CREDENTIALS) for name in variables) or url.startswith("https:"):
+        from loadmanager.client.cluster import WHO, Pin
         from loadmanager.client.credentials import Credentials
 
         try:
             credentials = Credentials.of_environment(variables)
-            asked.headers.update(credentials.headers(url))
-            tls = credentials.context()
+            shown, tls = credentials.headers(url), credentials.context()
+            if shown:  # they go to no broker that has not named its cluster without them
+                with urlopen(Request(url + WHO, headers=cluster), timeout=timeout_s, context=tls) as answer:
+                    Pin(remote.pinned.cluster).check(answer.headers, url)
+            asked.headers.update(shown)
         except LoadManagerError as error:
             raise ValueError(str(error)) from None
     with urlopen(asked, timeout=timeout_s, context=tls) as answer:

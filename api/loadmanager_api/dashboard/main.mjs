@@ -12,6 +12,7 @@ import { Audit } from "./views/audit.mjs";
 import { BundleView } from "./views/bundles.mjs";
 import { Channel } from "./views/channel.mjs";
 import { Decisions } from "./views/decisions.mjs";
+import { Groups } from "./views/groups.mjs";
 import { History } from "./views/history.mjs";
 import { Overview } from "./views/overview.mjs";
 import { Plans } from "./views/plans.mjs";
@@ -23,6 +24,7 @@ const VIEWS = {
   decisions: ["Decisions", Decisions],
   plans: ["Plans", Plans],
   policies: ["Policies", Policies],
+  groups: ["Groups", Groups],
   channel: ["Channel", Channel],
   history: ["History", History],
   audit: ["Audit", Audit],

@@ -21,7 +21,6 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from loadmanager.broker.node import Node
@@ -138,8 +137,6 @@ class MembersPath:
         except Moved as error:
             status, headers, body = redirected(error)
             response = Response(body, status, headers)
-        except HTTPException as error:
-            response = respond(problem(error.status_code, str(error.detail)), error.headers)
         except msgspec.MsgspecError as error:
             response = respond(problem(400, f"body: {error}"))
         except Exception as error:  # noqa: BLE001 - as `errors.install` has it for all routes

@@ -68,6 +68,8 @@ def members_shown(found: Description, names: Collection[str]) -> list[MemberShow
             capacity=found.members[name].capacity,
             rack=found.members[name].rack,
             name=found.members[name].name,
+            client_id=found.members[name].client_id,
+            host=found.members[name].host,
             partitions=_lists(held[name]),
             giving_up=_lists(given_up[name]),
         )

@@ -50,6 +50,8 @@ class MemberShown(BaseModel):
     capacity: float
     rack: str
     name: str
+    client_id: str
+    host: str
     partitions: dict[str, list[int]]
     giving_up: dict[str, list[int]]
 

@@ -39,6 +39,9 @@ from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.problems import Problem, problem
 from statechannel.law.partition import ClusterIdentity
 from statechannel.runtime.forking import close_in_children, forget
+from statechannel.runtime.tasks import Turnstile
+
+NO_HTTP = "this is no HTTP request that can be read; bytes beyond ASCII in a path or a query have to be percent-encoded"
 
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
@@ -195,11 +198,10 @@ class Connection(HttpToolsProtocol):
             if self._reading is Reading.BODY and self.answering and not (self.cycle.response_started or self.pipeline):
                 self._break_off()
             elif not self._refused:
-                self.refuse(problem(400, "this is no HTTP request that can be read"))
+                self.refuse(problem(400, NO_HTTP))
 
     def _break_off(self) -> None:
-        """The body cannot be read further, and its reader is told (`limits.py`). A handler that does not need the body
-        still answers, since it may have done what it was asked for."""
+        """The body cannot be read further, and its reader is told (`limits.py`)."""
         self._broken, self._read_bytes = True, 0
         cast("dict[str, Any]", self.scope)[BROKEN] = True
         self.cycle.keep_alive = False
@@ -355,6 +357,9 @@ RESERVED_CONNECTIONS = 16
 """Connections beyond the limit, for paths that must stay reachable; the oldest of them makes room for the next."""
 
 ACCEPTED_A_TURN = 64
+HANDSHAKES_A_TURN = 8
+"""Handshakes of TLS that begin in one turn of the loop: each takes about a millisecond."""
+
 LOOK_S = 1.0
 """At the latest after so long: clients see no older date."""
 
@@ -428,6 +433,7 @@ class Listener:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[None]] = set()
+        self._handshakes = Turnstile(HANDSHAKES_A_TURN)
         self._counts = counts
         self._ordinary = 0
         self._room = connections
@@ -522,6 +528,7 @@ class Listener:
             if self._tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)
             else:
+                await self._handshakes.passed()
                 await self._loop.connect_accepted_socket(
                     lambda: connection,
                     client,

@@ -35,6 +35,11 @@ HOSTS_KEPT = 1_024
 HOST_BYTES = 512
 """No name is so long with its port, nor is an address."""
 
+NOT_ENCODED = (
+    "the path and the query are percent-encoded UTF-8; this is not: write each byte beyond ASCII, and `%` itself, as "
+    "`%` and two hexadecimal digits"
+)
+
 CLUSTER = CLUSTER_HEADER.lower().encode()
 ANOTHER = "Another cluster"
 
@@ -100,8 +105,8 @@ class Guard:
     def _refusal(self, scope: Any) -> Problem | None:
         if scope.get(RESERVED) and scope["path"] not in VITAL:
             return problem(503, "all connections of this broker are taken; try again", retry_after_s=1.0)
-        if not (_is_utf8(scope.get("raw_path") or b"") and _is_utf8(scope["query_string"])):
-            return problem(400, "the path and the query are UTF-8, percent-encoded; this is not")
+        if not (is_encoded(scope.get("raw_path") or b"") and is_encoded(scope["query_string"])):
+            return problem(400, NOT_ENCODED)
         headers: Headers = scope["headers"]
         if another := self._names.another_cluster(headers):
             return problem(421, another, title=ANOTHER)
@@ -137,12 +142,15 @@ class ProbesAlone:
             )
 
 
-def _is_utf8(encoded: bytes) -> bool:
-    """Whether it is, once decoded: else several names would be read as the same one."""
-    if b"%" not in encoded:
-        return True
+def is_encoded(text: bytes) -> bool:
+    """Whether a path or a query is percent-encoded UTF-8: else several spellings would be read as the same name."""
+    if b"%" not in text:
+        return text.isascii()
+    decoded = unquote_to_bytes(text)  # leaves each `%` without two hexadecimal digits
+    if not text.isascii() or len(text) - len(decoded) != 2 * text.count(b"%"):
+        return False
     try:
-        unquote_to_bytes(encoded).decode()
+        decoded.decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -166,7 +174,7 @@ _INSTEAD = "use the command line or another client that is no browser, or a page
 def _no_json(headers: Headers) -> Problem | None:
     """Refuses a body that is not JSON: browsers send forms without asking first whether they may."""
     kinds = _values(headers, b"content-type")
-    if not _has_body(headers) or (len(kinds) == 1 and _is_json(kinds[0])):
+    if not has_body(headers) or (len(kinds) == 1 and _is_json(kinds[0])):
         return None
     given = f"not {_shown(kinds[0])}" if kinds else "it says nothing"
     return problem(415, f"send the body with Content-Type: application/json ({given})")
@@ -177,7 +185,8 @@ def _is_json(kind: bytes) -> bool:
     return essence == b"application/json" or (essence.startswith(b"application/") and essence.endswith(b"+json"))
 
 
-def _has_body(headers: Headers) -> bool:
+def has_body(headers: Headers) -> bool:
+    """Whether a body comes with these headers."""
     lengths = _values(headers, b"content-length")
     return bool(_values(headers, b"transfer-encoding")) or any(length.strip(b"0") for length in lengths)
 

@@ -1,5 +1,7 @@
 """Bounds the cost of requests: the size of a body, the time it takes to arrive, how many run at once.
 
+A request is carried out once its body is here as a whole, so nothing is done for one that is cut off or broken.
+
 Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups have a bound of
 their own.
 
@@ -12,14 +14,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import CLOSE
 from loadmanager_api.http.connections import BROKEN
 from loadmanager_api.http.counts import HttpCounts
-from loadmanager_api.http.guard import VITAL
+from loadmanager_api.http.guard import VITAL, has_body
 from loadmanager_api.problems import Problem, problem, respond
+from statechannel.runtime.tasks import Turnstile
 
 WATCH, BATCH = "/v1/watch", "/v1/lookup"
 ADMINISTRATION_SHARE = 8
@@ -28,10 +31,11 @@ ADMINISTRATION_SHARE = 8
 BODIES_AT_MOST_BYTES = 16 << 20
 """Bytes of bodies whose requests are not answered yet; beyond this a request with a body is refused, unless alone."""
 
+BEGUN_A_TURN = 2
+"""Requests that begin in one turn of the endpoints' loop: what health waits for, however many have come."""
+
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Bytes of answers that clients have not taken; beyond this no more answers are made."""
-
-LATER = {**CLOSE, "Retry-After": "1"}
 
 
 class _Body:
@@ -62,12 +66,13 @@ class Limits:
         self._unsent_bytes = unsent_bytes
         self._at_once = at_once
         self._no_room = no_room
+        self._beginning = Turnstile(BEGUN_A_TURN)
         self._body_bytes = 0
         self._running = 0
         self._of_clients = {WATCH: 0, BATCH: 0}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] in VITAL:
+        if scope["type"] != "http" or (scope["path"] in VITAL and not has_body(scope["headers"])):
             await self._app(scope, receive, send)
             return
         found = self._refusal(scope)
@@ -79,7 +84,14 @@ class Limits:
         if path in of_clients:
             of_clients[path] += 1
         try:
-            await self._app(scope, self._bounded(scope, receive, body), send)
+            found = await self._read(scope, receive, body) if has_body(scope["headers"]) else receive
+            if isinstance(found, Problem):
+                await respond(found, CLOSE)(scope, receive, send)
+            else:
+                await self._beginning.passed()
+                await self._app(scope, found, send)
+        except ClientDisconnect:
+            pass  # nobody waits for an answer, and nothing was done
         finally:
             self._running -= 1
             self._body_bytes -= body.size
@@ -115,35 +127,42 @@ class Limits:
     def _too_large(self) -> str:
         return f"the body may have at most {self._settings.http_body_limit_bytes:,} bytes; ask for less at once"
 
-    def _bounded(self, scope: Any, receive: Any, body: _Body) -> Any:
-        """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnect is not timed.
+    async def _read(self, scope: Any, receive: Any, body: _Body) -> Any:
+        """Await the whole body. Returns a `receive` that has it in one piece, or a Problem.
 
-        Its errors go through the application, whose handlers make a problem of them.
+        Raises ClientDisconnect.
         """
-        complete, timeout_s = False, self._settings.http_body_timeout_s
-        until_s = asyncio.get_running_loop().time() + timeout_s
-
-        async def bounded() -> Any:
-            nonlocal complete
-            if complete:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(until_s):
+        timeout_s, parts = self._settings.http_body_timeout_s, list[bytes]()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
                     message = await receive()
-            except TimeoutError:
-                self._counts.late_bodies += 1
-                raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
-            if BROKEN in scope:
-                raise HTTPException(400, "the body is not sent in chunks as HTTP/1.1 has them", CLOSE)
-            more = len(message.get("body", b""))
-            body.size += more
-            self._body_bytes += more
-            complete = not message.get("more_body", False)
-            if body.size > self._settings.http_body_limit_bytes:
-                raise HTTPException(413, self._too_large, CLOSE)
-            if self._body_bytes > max(BODIES_AT_MOST_BYTES, body.size):
-                self._counts.crowded += 1
-                raise HTTPException(503, "the bodies of too many requests are here; try again", LATER)
-            return message
+                    if BROKEN in scope:
+                        return problem(400, "the body is not sent in chunks as HTTP/1.1 has them")
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    if found := self._take(message.get("body", b""), parts, body):
+                        return found
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            self._counts.late_bodies += 1
+            return problem(408, f"the body did not arrive within {timeout_s:g} s")
+        whole = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
 
-        return bounded
+        async def again() -> Any:
+            return whole.pop() if whole else await receive()
+
+        return again
+
+    def _take(self, part: bytes, parts: list[bytes], body: _Body) -> Problem | None:
+        """Keep a part of a body, if there is room."""
+        body.size += len(part)
+        self._body_bytes += len(part)
+        if body.size > self._settings.http_body_limit_bytes:
+            return problem(413, self._too_large)
+        if self._body_bytes > max(BODIES_AT_MOST_BYTES, body.size):
+            self._counts.crowded += 1
+            return problem(503, "the bodies of too many requests are here; try again", retry_after_s=1.0)
+        parts.append(part)
+        return None

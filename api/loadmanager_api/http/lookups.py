@@ -44,7 +44,7 @@ from loadmanager_api.access.rates import Rates
 from loadmanager_api.access.sender import PRINCIPAL, Principal
 from loadmanager_api.http.connections import Connection
 from loadmanager_api.http.counts import Requests
-from loadmanager_api.http.guard import Names
+from loadmanager_api.http.guard import Names, has_body, is_encoded
 from loadmanager_api.problems import problem_of, respond
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key
@@ -177,7 +177,8 @@ class LookupPath:
         self._bodies: dict[BrokerId, tuple[Peer, bytes]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        plain = scope["type"] == "http" and scope["method"] == "GET" and not has_body(scope["headers"])
+        topic = self._topic(scope["raw_path"]) if plain else None
         if topic is None or not self._node.ready.is_set() or not self._may(scope.get(PRINCIPAL), topic):
             await self._app(scope, receive, send)
             return
@@ -251,7 +252,7 @@ class LookupPath:
 
 
 def _parse(raw_path: bytes) -> Key | None:
-    if raw_path.endswith(b"/bundle") or not raw_path.isascii():
+    if raw_path.endswith(b"/bundle") or not is_encoded(raw_path):
         return None
     try:
         domain, _, rest = unquote_to_bytes(raw_path[len(PREFIX) :]).decode().partition("/")
@@ -316,7 +317,7 @@ class LookupConnection(Connection):
         return None if rates.wait_s(client) else answer
 
     def _is_plain_lookup(self) -> bool:
-        if not self.url.startswith(PREFIX) or b"#" in self.url:
+        if not self.url.startswith(PREFIX) or b"#" in self.url or not is_encoded(self.url.partition(b"?")[2]):
             return False
         parser, cycle = cast("Any", self.parser), cast("RequestResponseCycle | None", self.cycle)
         return (

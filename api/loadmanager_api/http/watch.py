@@ -1,8 +1,9 @@
 """One watch of the control loop for all clients that watch the same: each event is found and encoded once.
 
-A client first has a watch of its own, up to the present. It goes on here at the position where that one ended: all
-events before it were sent, and none of the later ones. What a client does not take in time is dropped, and its stream
-ends. Belongs to the endpoints' loop.
+A client is first brought up to the present: with a watch of its own if it resumes, else with all bundles as they were
+at one moment, which all clients that come meanwhile share. It goes on here at the position where that ended: all events
+before it were sent, and none of the later ones. What a client does not take in time is dropped, and its stream ends.
+Belongs to the endpoints' loop.
 
 Events are server-sent, each with a JSON object as its data. `loadmanager/channel/watch.py` decides what a watch sends;
 docs/http.md describes the events. When the endpoints close, the rest is sent quickly or dropped.
@@ -12,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -28,6 +29,7 @@ from loadmanager.errors import Unavailable
 from statechannel.law.record import Action, Role, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
+from statechannel.runtime.tasks import Turnstile
 
 RETRY_MS = 1_000
 
@@ -149,7 +151,16 @@ LINGER_S, LINGER_EACH_S = 0.01, 0.00006
 KEPT_BYTES = 32 << 20
 SENT_AT_ONCE_BYTES = 256 << 10
 BEGINNINGS_AT_MOST = 16
-"""Clients that are brought up to the present at the same time; the next ones wait."""
+"""Clients that are brought up to the present by themselves at the same time; the next ones wait."""
+
+SENT_A_TURN = 8
+"""Events of beginnings that are sent in one turn of the loop: each has up to 60 KB, which TLS encrypts."""
+
+SHARED_BYTES, BUNDLE_BYTES = 64 << 20, 220
+"""All shared beginnings at most, and about what they have for a bundle. Beyond it each client has its own."""
+
+SHARED_S = 1.0
+"""How long a beginning is kept that nobody reads."""
 
 SLOW = "too slow: the next changes were dropped here; go on from `resume`"
 
@@ -174,6 +185,9 @@ class Relay:
 
     def __init__(self, handover: Handover, watching: Watching, namespace: str | None) -> None:
         self.clients = 0
+        self.beginning: Beginning | None = None
+        self.reading = asyncio.Lock()
+        """Beginnings are read one after another: clients that come meanwhile share the next one."""
         self._events: deque[_Event] = deque()
         self._first = self._bytes = 0
         self._end: Piece | None = None
@@ -271,6 +285,68 @@ class Relay:
             self._news.clear()
 
 
+class Beginning:
+    """All bundles as they were at one moment, read and encoded once for all clients that came before that, or before
+    the next change."""
+
+    def __init__(
+        self, relay: Relay, handover: Handover, watching: Watching, namespace: str | None, cost_bytes: int
+    ) -> None:
+        self.readers = 0
+        self.closed = False
+        self.cost_bytes = cost_bytes
+        self.number = 0
+        """The relay's event to go on with. Events before the position of `last` are in the beginning."""
+        self.last: Piece | None = None
+        self._relay = relay
+        self._watching = watching
+        self._position: int | None = None
+        """The broker's next event when the table was read; None: it will be."""
+        self._events: list[bytes] = []
+        self._news = asyncio.Event()
+        shared = copy_context()
+        shared.run(unbind_contextvars, "principal")
+        self._task = asyncio.create_task(self._run(handover, watching, namespace), context=shared)
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    @property
+    def joinable(self) -> bool:
+        """Whether it has, or will have, all bundles as they are now."""
+        if self.closed or (self._task.done() and (self.last is None or self.last.kind is not None)):
+            return False
+        return self._position is None or self._position == self._watching.recent.end
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The bytes of its events. Raises what reading them raised."""
+        sent = 0
+        while sent < len(self._events) or not self._task.done():
+            if sent < len(self._events):
+                yield self._events[sent]
+                sent += 1
+            else:
+                await self._news.wait()
+        self._task.result()
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        self.closed = True
+        self._task.cancel()
+
+    async def _run(self, handover: Handover, watching: Watching, namespace: str | None) -> None:
+        def begun() -> AsyncGenerator[Piece, None]:
+            self._position = watching.recent.end
+            return watching.from_the_table(namespace).beginning()
+
+        generation = watching.revision().generation
+        async with self._relay.reading:
+            self.number = await self._relay.next()
+            async with aclosing(handover.stream(begun)) as pieces:
+                async for self.last in pieces:
+                    self._events.append(encode(self.last, generation))
+                    self._news.set()
+                    self._news.clear()
+
+
 class Relays:
     """The relays of one broker's endpoints, each kept while a watch listens to it. `limits.py` bounds the clients."""
 
@@ -278,7 +354,9 @@ class Relays:
         self._handover = handover
         self._watching = watching
         self._relays: dict[str | None, Relay] = {}
-        self._beginning = asyncio.Semaphore(BEGINNINGS_AT_MOST)
+        self._alone = asyncio.Semaphore(BEGINNINGS_AT_MOST)
+        self._sending = Turnstile(SENT_A_TURN)
+        self._shared_bytes = 0
 
     async def begin(self, namespace: str | None, since: str | None) -> Watch:
         """A client's own watch. Raises Unavailable, and what `Watching.begin` raises."""
@@ -287,18 +365,59 @@ class Relays:
     async def events(self, namespace: str | None, begun: Watch) -> AsyncGenerator[bytes, None]:
         """The bytes of the whole stream: what `begun` has until the present, then what all get."""
         yield greeting()
-        generation = self._watching.revision().generation
         async with self._listening(namespace) as relay:
-            last = None
-            async with self._beginning:
-                number = await relay.next()
-                async with aclosing(self._handover.stream(begun.beginning)) as pieces:
-                    async for last in pieces:
-                        yield encode(last, generation)
+            shared = self._shared(namespace, relay) if begun.since is None else None
+            if shared is None:
+                number, last, generation = 0, None, self._watching.revision().generation
+                async with self._alone:
+                    number = await relay.next()
+                    async with aclosing(self._handover.stream(begun.beginning)) as pieces:
+                        async for last in pieces:
+                            await self._sending.passed()
+                            yield encode(last, generation)
+            else:
+                with self._reading(shared, relay):
+                    async with aclosing(shared.events()) as events:
+                        async for event in events:
+                            await self._sending.passed()
+                            yield event
+                number, last = shared.number, shared.last
             if last is not None and last.kind is None:
                 async with aclosing(relay.from_(number, last)) as events:
                     async for event in events:
                         yield event
+
+    def _shared(self, namespace: str | None, relay: Relay) -> Beginning | None:
+        """The beginning for one more client of the relay; None if there is no room for one."""
+        if relay.beginning is not None and relay.beginning.joinable:
+            return relay.beginning
+        table = self._watching.table
+        found = None if namespace is None else table.namespace(namespace)
+        bundles = len(table) if namespace is None else 0 if found is None else len(found.lower_bounds)
+        if self._shared_bytes + bundles * BUNDLE_BYTES > SHARED_BYTES:
+            return None
+        relay.beginning = Beginning(relay, self._handover, self._watching, namespace, bundles * BUNDLE_BYTES)
+        self._shared_bytes += relay.beginning.cost_bytes
+        return relay.beginning
+
+    @contextmanager
+    def _reading(self, shared: Beginning, relay: Relay) -> Generator[None]:
+        shared.readers += 1
+        try:
+            yield
+        finally:
+            shared.readers -= 1
+            if not shared.readers:
+                asyncio.get_running_loop().call_later(SHARED_S, self._forget, shared, relay)
+
+    def _forget(self, shared: Beginning, relay: Relay) -> None:
+        """Let go of a beginning that nobody reads."""
+        if shared.readers or shared.closed:
+            return
+        shared.close()
+        self._shared_bytes -= shared.cost_bytes
+        if relay.beginning is shared:
+            relay.beginning = None
 
     @asynccontextmanager
     async def _listening(self, namespace: str | None) -> AsyncGenerator[Relay]:

@@ -49,7 +49,7 @@ class BundleShown(BaseModel):
     """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`.
 
     The rates, in and out together, are null unless the bundle is among its owner's hottest. `waits` says why no broker
-    may get a quarantined bundle that has no owner, and the command that ends it.
+    may get a bundle that has no owner: a quarantine, with the command that ends it, or no broker takes any.
     """
 
     bundle: str
@@ -198,7 +198,9 @@ def _waits(node: Node, entry: Ownership) -> str | None:
     if entry.state is not State.UNASSIGNED or node.incarnation is None:
         return None
     why = node.incarnation.placing.quarantine(entry.bundle)
-    return f"quarantined: {why}; to end it: loadmanager bundles release-quarantine {entry.bundle}" if why else None
+    if why:
+        return f"quarantined: {why}; to end it: loadmanager bundles release-quarantine {entry.bundle}"
+    return None if node.membership.eligible() else node.membership.why_none()
 
 
 def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ router = ControlRouter(tags=["this broker"])
 @on_http_loop
 async def openapi(request: Request) -> dict[str, Any]:
     """Describe the interface as an OpenAPI document."""
-    return cast("FastAPI", request.app).openapi()
+    return await asyncio.to_thread(cast("FastAPI", request.app).openapi)  # half a second, the first time
 
 
 PLACES_SHOWN = 1_000

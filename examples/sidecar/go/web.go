@@ -68,7 +68,8 @@ type work func(context.Context, bundles.Claim, bundles.Key) (stored, error)
 func (w *web) serve(out http.ResponseWriter, r *http.Request, topic string, do work) {
 	var made stored
 	var token string
-	err := w.member.Admit(r.Context(), topic, func(ctx context.Context, claim bundles.Claim, key bundles.Key) (err error) {
+	cluster := r.Header.Get("Loadmanager-Cluster")
+	err := w.member.Admit(r.Context(), topic, cluster, func(ctx context.Context, claim bundles.Claim, key bundles.Key) (err error) {
 		made, err = do(ctx, claim, key)
 		token = claim.Token
 		return err

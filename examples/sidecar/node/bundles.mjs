@@ -104,11 +104,13 @@ export class Bundles {
    * @template T
    * @param {import('./keys.mjs').Key} key
    * @param {(claim: import('./session.mjs').Claim<State>) => Promise<T> | T} serve
+   * @param {string} [cluster]  the header Loadmanager-Cluster of the request
    * @returns {Promise<T>}
    * @throws {NotHere}
    */
-  async admit(key, serve) {
+  async admit(key, serve, cluster = '') {
     const deadline = performance.now() + ARRIVAL_TIMEOUT_MS
+    if (cluster && cluster !== this.#session?.cluster) await this.#arrival(key, ARRIVAL_TIMEOUT_MS, cluster)
     for (let round = 0; ; round += 1) {
       const claim = this.#session?.claimAt(key)
       if (claim) {
@@ -122,7 +124,7 @@ export class Bundles {
       const left = deadline - performance.now()
       if (left <= 0) throw notServing(`the lease of ${key.fullName} has ended`)
       if (round > 0) await sleep(PAUSE_MS / 10)
-      await this.#arrival(key, Math.ceil(left))
+      await this.#arrival(key, Math.ceil(left), cluster)
     }
   }
 
@@ -213,14 +215,18 @@ export class Bundles {
    * Waits until the key's bundle is here.
    * @param {import('./keys.mjs').Key} key
    * @param {number} timeout_ms
+   * @param {string} cluster  the one that the client means, or empty
    * @throws {NotHere}
    */
-  async #arrival(key, timeout_ms) {
+  async #arrival(key, timeout_ms, cluster) {
     const path = `/v1/claims/${encodeURIComponent(key.fullName)}?timeout_ms=${timeout_ms}`
-    const answer = await this.#ask('GET', path, { timeout_ms: timeout_ms + ANSWER_TIMEOUT_MS })
+    const answer = await this.#ask('GET', path, {
+      timeout_ms: timeout_ms + ANSWER_TIMEOUT_MS,
+      headers: cluster ? { 'Loadmanager-Cluster': cluster } : {},
+    })
     if (answer?.status === 200) return
     if (!answer || ![404, 421, 503].includes(answer.status)) throw notServing('the sidecar does not answer')
-    const given = ['Content-Type', 'Retry-After'].map((name) => [name, answer.headers.get(name)])
+    const given = ['Content-Type', 'Retry-After', 'Loadmanager-Cluster'].map((name) => [name, answer.headers.get(name)])
     throw new NotHere(answer.status, answer.text, Object.fromEntries(given.filter(([, value]) => value !== null)))
   }
 
@@ -228,13 +234,17 @@ export class Bundles {
    * The answer; undefined if there is none.
    * @param {string} method
    * @param {string} path
-   * @param {{body?: object, timeout_ms?: number}} [options]
+   * @param {{body?: object, timeout_ms?: number, headers?: Record<string, string>}} [options]
    */
-  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS } = {}) {
+  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS, headers = {} } = {}) {
     try {
       const response = await fetch(this.#sidecar + path, {
         method,
-        headers: { Authorization: `Bearer ${this.#secret}`, ...(body && { 'Content-Type': 'application/json' }) },
+        headers: {
+          ...headers,
+          Authorization: `Bearer ${this.#secret}`,
+          ...(body && { 'Content-Type': 'application/json' }),
+        },
         body: body && JSON.stringify(body),
         signal: AbortSignal.timeout(timeout_ms),
       })

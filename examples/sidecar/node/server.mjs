@@ -53,6 +53,7 @@ async function readIncrement(request) {
  * @param {import('node:http').IncomingMessage} request
  */
 async function answer(bundles, host, request) {
+  const cluster = String(request.headers['loadmanager-cluster'] ?? '')
   const [path, query] = (request.url ?? '').split('?', 2)
   if (path !== '/v1/counters') return { status: 404, body: 'there is only /v1/counters' }
   if (request.method === 'GET') {
@@ -61,14 +62,14 @@ async function answer(bundles, host, request) {
       host.count(claim, key)
       const { broker, token } = claim
       return found({ value: counters(claim).value(key), broker, token }, token)
-    })
+    }, cluster)
   }
   if (request.method !== 'POST') return { status: 405, body: 'GET or POST', headers: { Allow: 'GET, POST' } }
   const { key, id } = await readIncrement(request)
   return bundles.admit(key, async (claim) => {
     host.count(claim, key)
     return found(await counters(claim).increment(key, id), claim.token)
-  })
+  }, cluster)
 }
 
 /** @param {import('./ledger.mjs').Claim} claim */

@@ -32,6 +32,7 @@
  * @property {Record<string, number>} valid_ms  by partition
  * @property {{bundle: string, sequence: number}[]} abandon
  * @property {string[]} shared  namespaces that are served without regard to deadlines
+ * @property {string} [cluster]  as the header Loadmanager-Cluster names it
  */
 
 /** @typedef {{status: number, body?: object}} Answer */
@@ -107,6 +108,8 @@ export class Session {
   constructor(id, broker) {
     this.id = id
     this.broker = broker
+    /** The cluster of the newest lease. */
+    this.cluster = ''
   }
 
   /** The session has ended: nothing may be served, and no hook counts. Returns the claims that have not ended. */
@@ -184,7 +187,8 @@ export class Session {
    * @param {Instant} asked
    * @param {Lease} lease
    */
-  renew(asked, { valid_ms, shared }) {
+  renew(asked, { valid_ms, shared, cluster = '' }) {
+    this.cluster = cluster
     const until = (/** @type {number} */ valid) => ({ monotonic: asked.monotonic + valid, wall: asked.wall + valid })
     const deadlines = Object.entries(valid_ms).map(([partition, valid]) => [Number(partition), until(valid)])
     this.#deadlines = new Map(/** @type {[number, Instant][]} */ (deadlines))

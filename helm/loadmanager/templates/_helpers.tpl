@@ -16,8 +16,9 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
+{{- /* Releases of one name in several namespaces are several clusters. */ -}}
 {{- define "loadmanager.cluster" -}}
-{{- default (include "loadmanager.fullname" .) .Values.cluster -}}
+{{- default (printf "%s.%s" (include "loadmanager.fullname" .) .Release.Namespace) .Values.cluster -}}
 {{- end -}}
 
 {{- define "loadmanager.serviceAccount" -}}

@@ -44,9 +44,9 @@ load-brokers: followed
 load-bundles: followed
 accusations: compacted
 channel-readers: compacted
-advice: compacted
 {{- if include "loadmanager.coordinates" . }}
 consumer-groups: followed
+group-lag: followed
 {{- end }}
 {{- end -}}
 

@@ -16,8 +16,9 @@ give every pod; what it has itself counts. Called with (dict "root" $ "pod" SPEC
 {{- /* A Service named loadmanager would set LOADMANAGER_PORT, which is no setting */ -}}
 {{- $_ := set $pod "enableServiceLinks" false -}}
 {{- $_ := set $pod "securityContext" (include "loadmanager.podSecurity" $root | fromYaml) -}}
-{{- range $values.image.pullSecrets -}}
-{{- $_ := set $pod "imagePullSecrets" (append (default list $pod.imagePullSecrets) (dict "name" .)) -}}
+{{- range concat $values.image.pullSecrets (default list (default dict $values.global).imagePullSecrets) -}}
+{{- $secret := ternary . (dict "name" .) (kindIs "map" .) -}}
+{{- $_ := set $pod "imagePullSecrets" (append (default list $pod.imagePullSecrets) $secret | uniq) -}}
 {{- end -}}
 {{- range $field := list "priorityClassName" "affinity" -}}
 {{- with index $values $field -}}{{- $_ := set $pod $field . -}}{{- end -}}

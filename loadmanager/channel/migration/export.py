@@ -4,7 +4,8 @@ The file is read and written whole or not at all:
 
     LMEXPORT 01 {header as JSON}\n    readable with `head -1`
     length, chunk; length, chunk; …     4 bytes, big endian; chunks as of snapshots, partition after partition, then the
-                                        entries of the document topics (format 2, where there are any)
+                                        entries of the document topics (format 2, where there are any), then keys and
+                                        values of the groups (format 3, where there are any)
     BLAKE2b-128 of all that, in hex, and \n
 
 The frame is the same in every version, so that a damaged file is told from one of a newer release.
@@ -12,6 +13,10 @@ The frame is the same in every version, so that a damaged file is told from one 
 Policies, settings and plans are copied along with the channel, unchanged, refused ones too: the same entries in the
 same order give every reader the same documents. Copying goes on where an earlier run ended, by the entries' ids.
 Decisions stay in the old log, since they refer to its offsets.
+
+Of consumer groups the last value of each key is copied. A file has their settings, and not their members: by the time
+it is imported these may read something else, so they join again. A move takes the members along too: nobody else gets
+what they may be reading.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from pathlib import Path
 import msgspec
 
 from loadmanager.channel.migration.offline_log import patiently
+from loadmanager.consumers.coordinator.records import parsed
+from loadmanager.consumers.coordinator.store import GROUPS
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.settings.documents.model import DOCUMENT_TOPICS, Entry
 from statechannel.errors import BadSnapshot, NewerRecord
@@ -51,6 +58,7 @@ class Export(msgspec.Struct, frozen=True):
     states: tuple[PartitionState, ...]
     documents: DocumentEntries = msgspec.field(default_factory=dict)
     """Policies, settings and plans, as in their topics."""
+    groups: GroupEntries = ()
 
     def namespaces(self) -> Iterator[NamespaceState]:
         """The existing namespaces."""
@@ -107,17 +115,19 @@ def nothing(cluster: str, generation: int) -> Export:
     return Export(identity, 0, "", (table.cut(0),))
 
 
-def export_of(table: OwnershipTable, documents: DocumentEntries, address: str, taken_ms: int) -> Export:
+def export_of(
+    table: OwnershipTable, documents: DocumentEntries, address: str, taken_ms: int, groups: GroupEntries = ()
+) -> Export:
     """An export of all that was replayed. Raises Conflict if the log belongs to no cluster, or is incomplete."""
     if table.cluster_identity is None:
         raise Conflict(f"{address} belongs to no cluster, so there is nothing to export: correct --log")
     if table.import_is_unfinished:
         raise Conflict(f"{address} was only filled in part by an import: run that import again, then export")
     states = tuple(table.cut(partition) for partition in range(table.partitions))
-    return Export(table.cluster_identity, taken_ms, address, states, documents)
+    return Export(table.cluster_identity, taken_ms, address, states, documents, groups)
 
 
-FORMAT, WITHOUT_DOCUMENTS = 2, 1
+FORMAT, WITHOUT_GROUPS, WITHOUT_DOCUMENTS = 3, 2, 1
 _MAGIC = b"LMEXPORT "
 _SEAL_BYTES = 33
 _LENGTH_BYTES = 4
@@ -134,6 +144,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[SnapshotInfo, ...]
     documents: tuple[tuple[str, Count], ...] = ()
     """Document topics, and how many entries each has."""
+    groups: Count = 0
+    """How many entries of groups follow, each a key and a value."""
 
 
 def encode(export: Export) -> bytes:
@@ -151,6 +163,8 @@ def encode(export: Export) -> bytes:
     counts = tuple((topic, len(values)) for topic, values in export.documents.items() if values)
     for topic, _ in counts:
         chunks += export.documents[topic]
+    for entry in export.groups:
+        chunks += entry
     header = Header(
         cluster_identity.cluster,
         cluster_identity.identity,
@@ -159,8 +173,9 @@ def encode(export: Export) -> bytes:
         export.address,
         tuple(infos),
         counts,
+        len(export.groups),
     )
-    version = FORMAT if counts else WITHOUT_DOCUMENTS
+    version = FORMAT if export.groups else WITHOUT_GROUPS if counts else WITHOUT_DOCUMENTS
     body = b"".join(
         (_MAGIC, b"%02x " % version, msgspec.json.encode(header), b"\n", *(_framed(chunk) for chunk in chunks))
     )
@@ -196,7 +211,7 @@ def decode(data: bytes) -> Export:
         raise Invalid("the export is damaged or truncated: its checksum does not match; take another copy of it")
     line, newline, rest = body.partition(b"\n")
     version, _, text = line[len(_MAGIC) :].partition(b" ")
-    if version not in (b"%02x" % FORMAT, b"%02x" % WITHOUT_DOCUMENTS):
+    if version not in (b"%02x" % each for each in (FORMAT, WITHOUT_GROUPS, WITHOUT_DOCUMENTS)):
         found = version.decode(errors="replace")
         raise Invalid(
             f"the export is of format {found}, this release reads up to {FORMAT:02x}: import it with a newer release"
@@ -221,11 +236,14 @@ def _whole(header: Header, chunks: Iterator[bytes]) -> Export:
     documents = {topic: tuple(islice(chunks, count)) for topic, count in header.documents}
     if any(len(documents[topic]) != count for topic, count in header.documents):
         raise BadSnapshot("it lacks documents")
+    groups = tuple(zip(*[islice(chunks, 2 * header.groups)] * 2, strict=False))
+    if len(groups) != header.groups:
+        raise BadSnapshot("it lacks groups")
     if next(chunks, None) is not None:
         raise BadSnapshot("it holds more than its header says")
     if not states or states[0].cluster_identity != cluster_identity:
         raise BadSnapshot("its header names another log than its content")
-    return Export(cluster_identity, header.taken_ms, header.log, states, documents)
+    return Export(cluster_identity, header.taken_ms, header.log, states, documents, groups)
 
 
 def _state(partition: int, info: SnapshotInfo, chunks: Iterator[bytes]) -> PartitionState:
@@ -270,6 +288,9 @@ ENTRIES_AT_ONCE = 500
 DocumentEntries = Mapping[str, tuple[bytes, ...]]
 """The values of each document topic, in their order."""
 
+GroupEntries = Sequence[tuple[bytes, bytes]]
+"""Keys of the groups' topic and their last values, in the order in which these were written."""
+
 
 async def documents_in(log: Log) -> DocumentEntries:
     """All entries of the document topics; creates missing topics. Raises LogUnavailable."""
@@ -312,3 +333,46 @@ async def _entries(log: Log, topic: str) -> tuple[bytes, ...]:
         async for batch in batches:
             values += [entry.value for entry in batch if entry.value is not None]
     return tuple(values)
+
+
+async def groups_in(log: Log, *, members: bool) -> GroupEntries:
+    """What the log has of consumer groups, and of their `members` if wanted. Creates nothing. Raises LogUnavailable."""
+    return await patiently(lambda: _groups(log, members=members))
+
+
+async def fill_groups(log: Log, groups: GroupEntries) -> int:
+    """Append what a new log lacks; returns how much. Raises Conflict if it has other groups already."""
+    found, wanted = await groups_in(log, members=True), set(groups)
+    if not wanted.issuperset(found):
+        raise Conflict("the new log has consumer groups of its own: choose a new log or topic prefix")
+    there = set(found)
+    lacking = [each for each in groups if each not in there]
+    if lacking:
+        await patiently(lambda: log.open_topic(GROUPS))
+    for begin in range(0, len(lacking), ENTRIES_AT_ONCE):
+        payloads = [Payload(key, value) for key, value in lacking[begin : begin + ENTRIES_AT_ONCE]]
+        await patiently(lambda payloads=payloads: log.append(GROUPS.name, 0, payloads))
+    return len(lacking)
+
+
+async def _groups(log: Log, *, members: bool) -> GroupEntries:
+    if not await log.has_topic(GROUPS.name):
+        return ()
+    await log.open_topic(GROUPS)
+    last: dict[bytes, bytes] = {}
+    async with aclosing(log.read(GROUPS.name, 0, 0)) as batches:
+        async for batch in batches:
+            for entry in batch:
+                key = entry.key or b""
+                last.pop(key, None)  # in the order of the last writes, as compaction leaves them
+                if entry.value is not None and (members or _is_of_group(key)):
+                    last[key] = entry.value
+    return tuple(last.items())
+
+
+def _is_of_group(key: bytes) -> bool:
+    """Whether it is the key of a group, not of one of its members."""
+    try:
+        return not parsed(key.decode())[2]
+    except ValueError:
+        return False

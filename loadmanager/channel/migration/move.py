@@ -17,7 +17,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from loadmanager.channel.migration.export import Export, documents_in, export_of, fill_documents
+from loadmanager.channel.migration.export import (
+    Export,
+    documents_in,
+    export_of,
+    fill_documents,
+    fill_groups,
+    groups_in,
+)
 from loadmanager.channel.migration.log_import import Import, Wanted, check_generation, in_root
 from loadmanager.channel.migration.offline_log import FoldedLog, patiently
 from loadmanager.errors import Conflict
@@ -267,7 +274,8 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
     say(f"{old.log_address} is closed for good: no broker starts on it any more")
     await _until_proofs_are_out(export_of(source.table, {}, source.address, terms.now_ms), terms, say)
     await source.read_on()
-    export = export_of(source.table, await documents_in(old.log), source.address, terms.now_ms)
+    documents, groups = await documents_in(old.log), await groups_in(old.log, members=True)
+    export = export_of(source.table, documents, source.address, terms.now_ms, groups)
     return await _copied(work, target, export, terms, say)
 
 
@@ -303,6 +311,8 @@ async def _copied(work: Import, target: FoldedLog, export: Export, terms: Terms,
     await work.fill(export, terms.wanted)
     copied = await fill_documents(target.log, export.documents)
     say(f"wrote {copied} entries of policies, settings and plans")
+    if export.groups:
+        say(f"wrote {await fill_groups(target.log, export.groups)} entries of consumer groups")
     say("comparing the new log with the old")
     await work.finish(export)
     return _moved(target, export, was_done=False)

@@ -76,6 +76,7 @@ class Group:
         self._writer = ""
         self._empty_s = 0.0
         self._was_empty = False
+        self._reported: Mapping[str, int] = {}
         self.generation = 0
         """Grows with every change of who should read what; where members decide that, of what they decide it by."""
         self._members: dict[str, Member] = {}
@@ -124,6 +125,7 @@ class Group:
         group._weights = group._weighed
         group._topics = dict(own.topics)
         group._empty_s = own.empty_s
+        group._reported = own.reported
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
         group._due = dict.fromkeys(group._members or ("",))
@@ -275,6 +277,17 @@ class Group:
             self._writer = name
             self._due[""] = None
 
+    @property
+    def reported(self) -> Mapping[str, int]:
+        """By topic, how many of its partitions may have a report of the group's lag, as its record says."""
+        return self._reported
+
+    @reported.setter
+    def reported(self, sizes: Mapping[str, int]) -> None:
+        if sizes != self._reported:
+            self._reported = sizes
+            self._due[""] = None
+
     # --- answers
 
     def answer(self, name: str, generation: int = 0) -> Answer:
@@ -376,7 +389,13 @@ class Group:
         """The group's own record."""
         topics, rebalances = self._known_topics(), self.measures.stored()
         return GroupRecord(
-            self.settings, self.generation, topics, rebalances, writer=self._writer, empty_s=self._empty_s
+            self.settings,
+            self.generation,
+            topics,
+            rebalances,
+            writer=self._writer,
+            empty_s=self._empty_s,
+            reported=self._reported,
         )
 
     def _stored_weights(self) -> Mapping[Partition, float]:

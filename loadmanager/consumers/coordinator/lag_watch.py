@@ -68,6 +68,10 @@ class LagWatch:
         """Forget all others."""
         self._readings = {group: its for group, its in self._readings.items() if group in groups}
 
+    def newest(self, group: str) -> Reading | None:
+        """The last reading of a group."""
+        return self._readings.get(group, (None, None))[0]
+
     def backlogs(self) -> list[GroupBacklog]:
         """The newest of each group."""
         return [newest.backlog for newest, _ in self._readings.values()]
@@ -130,6 +134,10 @@ class LagFollower:
         backlog = await self._reader.read(group.partition("://")[2], ages=ages)
         now_s = self._clock_s()
         return await asyncio.to_thread(Reading.of, now_s, backlog)
+
+    def newest(self, group: str) -> Reading | None:
+        """The last reading of a group, if it was read in its last turn."""
+        return self._watch.newest(group)
 
     def consumed_per_s(self, group: str) -> float:
         """As `LagWatch` says."""

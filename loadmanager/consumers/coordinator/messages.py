@@ -130,7 +130,8 @@ def check(member: str, subscription: Subscription, process: str = "") -> None:
         raise Invalid(f"a member's id has 1 to {NAME_LENGTH} printable characters")
     if len(process) > NAME_LENGTH:
         raise Invalid(f"process of {member} has more than {NAME_LENGTH} characters")
-    for what, text in (("rack", subscription.rack), ("name", subscription.name)):
+    for what in ("rack", "name", "client_id", "host"):
+        text = getattr(subscription, what)
         if len(text) > NAME_LENGTH or not text.isprintable():
             raise Invalid(f"the {what} of {member} is {text[:300]!r}: give at most {NAME_LENGTH} printable characters")
     if not 0 < len(subscription.topics) <= TOPICS:

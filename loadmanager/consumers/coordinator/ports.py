@@ -47,9 +47,9 @@ class Topics(Protocol):
         """What Kafka knows of its groups and topics."""
         ...
 
-    @property
-    def writer(self) -> str:
-        """Under which name commits are made now. It changes when another coordinator has fenced it."""
+    def writer(self, group: str) -> str:
+        """Under which name commits of the group are made now. It changes when another coordinator has fenced it. A
+        fault of one group may hold those of the same writer up, and no others."""
         ...
 
     async def fence(self, writers: Collection[str]) -> None:
@@ -73,7 +73,7 @@ class Topics(Protocol):
         """Store where the group goes on, and the first offsets that it has not pulled, as far as known. Later calls
         are stored later.
 
-        Raises WriterFenced if the `writer` of the time of the call was fenced; LogUnavailable; Conflict if the group
-        has members of another kind.
+        Raises WriterFenced if the group's `writer` of the time of the call was fenced; LogUnavailable; Conflict if the
+        group has members of another kind.
         """
         ...

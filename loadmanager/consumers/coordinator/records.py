@@ -45,7 +45,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     `session_timeout_ms`: after so long without a heartbeat it has stopped reading. `revoke_timeout_ms`: within so long
     it gives up what it is told to give up. `version`: of the protocol. `starts_at`: where the group starts in a
     partition without a committed offset, "earliest", "latest", or "none": the member has to know. `rack`: where it
-    runs. `name`: what the strategy CONFIG calls it; its id is another one after each start.
+    runs. `name`: what the strategy CONFIG calls it; its id is another one after each start. `client_id` and `host` tell
+    people which program it is, and on which machine; nothing depends on them.
     """
 
     topics: tuple[str, ...]
@@ -56,6 +57,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = 1
     starts_at: str = "latest"
     name: str = ""
+    client_id: str = ""
+    host: str = ""
 
 
 class Rebalance(msgspec.Struct, frozen=True, array_like=True):
@@ -110,6 +113,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Under which name its coordinator commits: the next one has it fenced before it begins."""
     empty_s: float = 0.0
     """For how long it has had no members, at least: what coordinators have counted on their own clocks."""
+    reported: Mapping[str, int] = {}
+    """By topic, how many of its partitions may have a report in `group-lag`."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):

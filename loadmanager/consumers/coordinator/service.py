@@ -13,7 +13,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -22,10 +23,21 @@ from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, period_s, start_of
+from loadmanager.consumers.coordinator.lag_topic import EVERY_S as REPORTED_EVERY_S
+from loadmanager.consumers.coordinator.lag_topic import GroupLags, LagTopic
 from loadmanager.consumers.coordinator.lag_watch import LagFollower
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.ports import Admits, Admitted, Topics
-from loadmanager.consumers.coordinator.records import Description, GroupRecord, Partition, Rebalance, Settings, key_of
+from loadmanager.consumers.coordinator.records import (
+    Description,
+    GroupRecord,
+    Partition,
+    Rebalance,
+    Record,
+    Settings,
+    Written,
+    key_of,
+)
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore, namespace_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.model.host import BundleLoad, Destination
@@ -37,10 +49,12 @@ TICK_S = 0.1
 TOPICS_EVERY_S = 5.0
 LAG_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
-KEPT_AT_ONCE = 8
-"""Groups whose offsets are committed again at the same time."""
+KEPT_AT_ONCE = 4
+"""Groups of one writer whose offsets are committed again at the same time."""
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
+LARGE = 1_000
+"""Members and partitions of a group that is taken over on a thread: 100,000 partitions take a third of a second."""
 TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
@@ -52,6 +66,7 @@ STORED_WITHIN_S = 10.0
 GONE_AFTER = 3
 """A topic is gone if it was not seen so often: while Kafka starts again it may not know all of its topics."""
 
+T = TypeVar("T")
 _log = logging.getLogger("loadmanager.consumers")
 
 
@@ -92,6 +107,7 @@ class Coordinator:
         topics_every_s: float = TOPICS_EVERY_S,
         lag_every_s: float = LAG_EVERY_S,
         retention_s: float = 604_800.0,
+        reported_every_s: float = REPORTED_EVERY_S,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -109,8 +125,11 @@ class Coordinator:
         self._keeping: set[str] = set()
         self._settled = set[str]()
         """Groups of which a commit has ended a moment ago."""
-        self._at_once = asyncio.Semaphore(KEPT_AT_ONCE)
+        self._at_once = WeakValueDictionary[str, asyncio.Semaphore]()
+        """By writer, while somebody commits offsets again."""
         self.lag = LagFollower(topics.offsets, clock_s, lag_every_s)
+        self._reports = LagTopic(store.log)
+        self._reported_every_s = reported_every_s
         self.waiting = 0
         """Heartbeats that wait for news."""
         self._sampled_s = clock_s()
@@ -129,6 +148,7 @@ class Coordinator:
             group.create_task(self._follow_retention())
             group.create_task(self._forget_empty())
             group.create_task(self.lag.run(self._with_members, self._weigh))
+            group.create_task(self._report_lag())
 
     @property
     def coordinator(self) -> Self:
@@ -331,17 +351,21 @@ class Coordinator:
             own = [records.get("") for records in found.values()]
             await self._fence({each.writer for each in own if isinstance(each, GroupRecord)})
         taken: dict[str, Hosted] = {}
+        entries: dict[str, list[Written]] = {}
         for name, records in found.items():
-            group = Group.restored(name, records, self._now_ms(), left.remaining_ms.get(name), self._wall_offset_ms())
-            group.writer = self._topics.writer
+            run = _run_apart if _size(records) > LARGE else _run
+            remaining_ms, offset_ms = left.remaining_ms.get(name), self._wall_offset_ms()
+            group = await run(partial(Group.restored, name, records, self._now_ms(), remaining_ms, offset_ms))
+            group.writer = self._topics.writer(name)
             taken[name] = Hosted(group, bundle, token)
             if not group.is_empty:
                 topics = group.record().topics
                 self._sizes = {**topics, **self._sizes}
                 taken[name].begin(topics, self._now_ms())
+            entries[name] = await run(partial(group.written, token))
             if len(taken) % TURN == 0:
                 await asyncio.sleep(0)
-        await self._store.write_all(token, {name: hosted.group.written(token) for name, hosted in taken.items()})
+        await self._store.write_all(token, entries)
         self._hosted |= taken
         self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
         await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
@@ -374,11 +398,11 @@ class Coordinator:
         """
         until_s = self._clock_s() + STORED_WITHIN_S
         while True:
-            hosted.group.writer = self._topics.writer
+            hosted.group.writer = self._topics.writer(name)
             await self._promised(name, hosted)
             if not offsets:
                 return
-            if hosted.group.writer == self._topics.writer:
+            if hosted.group.writer == self._topics.writer(name):
                 try:
                     async with hosted.attempt(offsets):
                         await self._topics.commit(name, offsets, pulled)
@@ -393,13 +417,13 @@ class Coordinator:
         hosted = self._hosted.get(name)
         if hosted is None and self._bundles.get(claim.bundle) == claim.token:
             if not create:
-                raise NotFound(f"no group is called {name.partition('://')[2]}: it has had no members yet")
+                raise NotFound(f"no group is called {_id_of(name)}: it has had no members yet")
             if self._store.table.beside(name) >= GROUPS:
                 raise Invalid(
                     f"{namespace_of(name)} has {GROUPS} groups, the most it may have: groups delete removes one"
                 )
             group = Group(name, wall_offset_ms=self._wall_offset_ms())
-            group.writer = self._topics.writer
+            group.writer = self._topics.writer(name)
             hosted = self._hosted[name] = Hosted(group, claim.bundle, claim.token)
         self._used[name] = None
         if hosted is None or hosted.token != claim.token:
@@ -478,6 +502,7 @@ class Coordinator:
     async def _forget(self, name: str, hosted: Hosted) -> None:
         """Who joins meanwhile begins a new one, which is written later."""
         del self._hosted[name]
+        await self._reports.delete(_id_of(name), hosted.group.reported)
         with suppress(Fenced):
             await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
 
@@ -539,8 +564,9 @@ class Coordinator:
 
     async def _keep(self, name: str, hosted: Hosted) -> None:
         """Commit the group's offsets again, and its first ones; then members may read the partitions."""
+        at_once = self._at_once.setdefault(self._topics.writer(name), asyncio.Semaphore(KEPT_AT_ONCE))
         try:
-            async with self._at_once, self.broker.admit(name) as claim:
+            async with at_once, self.broker.admit(name) as claim:
                 if hosted.is_gone or claim.token != hosted.token:
                     return
                 sizes = dict(self._sizes)
@@ -568,6 +594,38 @@ class Coordinator:
                 await self._publish(name, hosted)
         finally:
             self._keeping.discard(name)
+
+    async def _report_lag(self) -> None:
+        """At the end of each minute of the wall clock, so that each minute has one report of what was read in it."""
+        every_s = self._reported_every_s
+        while True:
+            await asyncio.sleep(every_s - time.time() % every_s)
+            try:
+                await self._report_once()
+            except Exception as error:  # noqa: BLE001 - whatever the log says, the groups go on
+                _log.warning("the lag of the groups is not reported: %s", error)
+
+    async def _report_once(self) -> None:
+        found: list[tuple[str, Hosted, GroupLags]] = []
+        since_s, offset_ms = self._clock_s() - self._reported_every_s, self._wall_offset_ms()
+        for name, hosted in self._in_use():
+            reading = self.lag.newest(name)
+            if reading is not None and reading.at_s >= since_s:
+                group, at_ms = hosted.group, int(reading.at_s * 1000) + offset_ms
+                lags = GroupLags(_id_of(name), at_ms, reading.lags, dict(group.holders), group.generation)
+                found.append((name, hosted, lags))
+        for name, hosted, lags in found:  # the record first: who forgets the group must know what to delete
+            sizes, before = lags.sizes(), hosted.group.reported
+            hosted.group.reported = {**before, **{each: max(n, before.get(each, 0)) for each, n in sizes.items()}}
+            await self._publish(name, hosted)
+        here = [each for each in found if not each[1].is_gone]
+        await self._reports.report([lags for _, _, lags in here])
+        for name, hosted, lags in here:
+            over = {each: n for each, n in hosted.group.reported.items() if each not in lags.sizes()}
+            if over:
+                await self._reports.delete(lags.group, over)
+                hosted.group.reported = lags.sizes()
+                await self._publish(name, hosted)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
         """Divide a group anew for what its partitions weigh, if that helps; on a thread, for it may take a second."""
@@ -602,3 +660,23 @@ class Coordinator:
 
     def _wall_offset_ms(self) -> int:
         return int(time.time() * 1000) - self._now_ms()
+
+
+def _id_of(name: str) -> str:
+    """The `group.id` of a group."""
+    return name.partition("://")[2]
+
+
+def _size(records: Mapping[str, Record]) -> int:
+    """How many members and partitions the group of these records has."""
+    own = records.get("")
+    return len(records) + (sum(own.topics.values()) if isinstance(own, GroupRecord) else 0)
+
+
+async def _run(job: Callable[[], T]) -> T:
+    return job()
+
+
+async def _run_apart(job: Callable[[], T]) -> T:
+    """On another thread: for a group that nobody else knows yet."""
+    return await asyncio.to_thread(job)

@@ -36,6 +36,7 @@ from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 from statechannel.runtime.topic_reader import TopicReader
 
 TOPIC = "consumer-groups"
+GROUPS = TopicSpec(TOPIC, 1, compacted=True, followed=True)
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
 LOWEST = Token(0, 0, -1)
 
@@ -115,11 +116,10 @@ def namespace_of(group: str) -> str:
 class GroupStore:
     """The topic, read and written. `start()`, then `run()` for as long as it is needed."""
 
-    def __init__(self, log: Log, topic: str = TOPIC, timeout_s: float = 10.0) -> None:
+    def __init__(self, log: Log, timeout_s: float = 10.0) -> None:
         self.table = GroupTable()
-        self._log = log
-        self._topic = topic
-        self._reader = TopicReader(log, TopicSpec(topic, 1, compacted=True, followed=True), self._take, timeout_s)
+        self.log = log
+        self._reader = TopicReader(log, GROUPS, self._take, timeout_s)
         self._waiting: list[tuple[Sequence[Written], asyncio.Future[None]]] = []
         self._pending: dict[str, asyncio.Future[None]] = {}
         """By key, the last write of it that was not read back yet."""
@@ -211,4 +211,4 @@ class GroupStore:
             try:
                 self.table.apply((entry.key or b"").decode(), entry.value)
             except (ValueError, msgspec.MsgspecError) as error:
-                _log.warning("%s offset %d is skipped: %s", self._topic, entry.offset, error)
+                _log.warning("%s offset %d is skipped: %s", TOPIC, entry.offset, error)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -59,7 +60,7 @@ def audit(store: Path | str, acknowledged: Iterable[Acknowledged]) -> Audit:
 def _opened(store: str) -> AbstractContextManager[Any]:
     if store.startswith("postgresql://"):
         return contextlib.closing(driver("psycopg", "postgresql").connect(store))
-    return contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=5))
+    return contextlib.closing(sqlite3.connect(f"file:{quote(store)}?mode=ro", uri=True, timeout=5))
 
 
 def _missing(stored: dict[tuple[str, str], int], acknowledged: Iterable[Acknowledged]) -> tuple[list[str], list[str]]:

@@ -28,20 +28,20 @@ class Counters:
 
     # --- for clients
 
-    async def increment(self, topic: str, request_id: str) -> tuple[Stored, Token]:
+    async def increment(self, topic: str, request_id: str, cluster: str | None = None) -> tuple[Stored, Token]:
         """Add one; returns the answer, and the present token (a repeated request gets its old answer).
 
         Raises Moved, NotServing, NotFound, InvalidName.
         """
-        async with self.broker.admit(topic) as claim:
+        async with self.broker.admit(topic, cluster=cluster) as claim:
             held = self._held_under(claim)
             parsed = Key.parse(topic)
             self._served.setdefault(claim.bundle, Counter())[parsed.full_name] += 1
             return await self._ledger.increment(held, parsed, request_id), claim.token
 
-    async def value(self, topic: str) -> tuple[int, Token]:
+    async def value(self, topic: str, cluster: str | None = None) -> tuple[int, Token]:
         """The counter at this moment. Raises as `increment`."""
-        async with self.broker.admit(topic) as claim:
+        async with self.broker.admit(topic, cluster=cluster) as claim:
             held = self._held_under(claim)
             return held.values.get(Key.parse(topic).full_name, 0), claim.token
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from loadmanager import Moved, NotFound, NotServing
-from loadmanager.client.redirection import TOKEN_HEADER, problem_of
+from loadmanager.client.redirection import CLUSTER_HEADER, TOKEN_HEADER, problem_of
 from loadmanager.demo.counter.host import Counters
 from loadmanager.demo.counter.ledger import Stored
 from statechannel.errors import InvalidName
@@ -39,11 +39,11 @@ def application(counters: Counters) -> web.Application:
             asked = _increment.decode(await request.read())
         except msgspec.MsgspecError as error:
             return web.Response(status=400, text=f'send {{"topic": …, "id": …}}: {error}')
-        stored, token = await counters.increment(asked.topic, asked.id)
+        stored, token = await counters.increment(asked.topic, asked.id, request.headers.get(CLUSTER_HEADER))
         return _answer(stored, token)
 
     async def get(request: web.Request) -> web.Response:
-        value, token = await counters.value(request.query.get("topic", ""))
+        value, token = await counters.value(request.query.get("topic", ""), request.headers.get(CLUSTER_HEADER))
         return _answer(Stored(value, counters.broker.name, str(token)), token)
 
     app = web.Application(middlewares=[_redirecting])

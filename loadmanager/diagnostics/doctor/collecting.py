@@ -15,7 +15,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
+from loadmanager.client.redirection import AnotherCluster
+from loadmanager.client.router import Directory
 from loadmanager.diagnostics.doctor.hiding import hide, hide_text
 from loadmanager.errors import Forbidden, Unavailable
 from statechannel.law.bundle import DOTS
@@ -75,13 +78,16 @@ NO_USE = (_Refused, aiohttp.ClientError, OSError, ValueError, TypeError, LookupE
 
 
 async def collect(
-    admin_url: str, known_secrets: Collection[str] = (), credentials: Credentials | None = None
+    admin_url: str, known_secrets: Collection[str] = (), credentials: Credentials | None = None, cluster: str = ""
 ) -> Collected:
-    """Collect everything, starting from one broker. Raises Unavailable if it does not answer, aiohttp.InvalidURL."""
+    """Collect everything of one cluster, starting from one broker.
+
+    Raises Unavailable if it does not answer, aiohttp.InvalidURL.
+    """
     credentials = credentials or Credentials()
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     async with credentials.session(timeout=timeout) as session:
-        collector = Collector(session, known_secrets, credentials)
+        collector = Collector(session, known_secrets, credentials, Pin(cluster))
         await collector.cluster(admin_url)
         return collector.collected
 
@@ -90,9 +96,10 @@ class Collector:
     """One round of questions."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, known_secrets: Collection[str], credentials: Credentials
+        self, session: aiohttp.ClientSession, known_secrets: Collection[str], credentials: Credentials, pin: Pin
     ) -> None:
         self._session = session
+        self._directory = Directory((), session, credentials, pin)
         self._credentials = credentials
         self._known = known_secrets
         self._places = asyncio.Semaphore(MEMBERS_AT_ONCE)
@@ -170,7 +177,7 @@ class Collector:
             elif not (optional and error.status == NOT_OFFERED):
                 self.collected.lack(name, str(error))
             return True
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, AnotherCluster) as error:
             self.collected.lack(name, _why(error))
             return False
         try:
@@ -190,10 +197,11 @@ class Collector:
 
     async def _ask(self, url: str, path: str) -> str:
         try:
-            headers = self._credentials.headers(url)
+            headers = await self._directory.headers(url, self._credentials)
         except Forbidden as error:
             raise _Refused(0, str(error)) from None
         async with self._session.get(url + path, headers=headers, allow_redirects=False) as answer:
+            self._directory.pin.take(answer.headers, url)
             content = await answer.content.read(MAX_ANSWER_BYTES)
             while chunk := await answer.content.read(MAX_ANSWER_BYTES):
                 content += chunk

@@ -9,7 +9,7 @@ kind has none. `publish` turns advice into plans that wait for approval. One fil
     from_forecast.py   moves ahead of tomorrow's peak
 
 Each gives its numbers, and advises nothing where the interval of the improvement includes zero. The cluster decides
-whether to follow advice, not the job: see docs/plans.md.
+whether to follow advice, not the job: see docs/advice.md.
 """
 
 from __future__ import annotations

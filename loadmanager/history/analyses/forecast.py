@@ -21,7 +21,7 @@ COLUMNS = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
         *((name, pa.float64()) for name in ("predicted", "low", "high")),
         ("way", pa.string()),
-        *((name, pa.float64()) for name in ("mape", "mase")),
+        *((name, pa.float64()) for name in ("mape", "mae")),
     ]
 )
 
@@ -30,7 +30,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """`options.horizon_h` rows per bundle that exists and was seen in the window's last day, from the next hour on.
 
     `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, the range
-    in which nine of ten should fall; the chosen method (`way`) and its errors `mape` and `mase`, null where the history
+    in which nine of ten should fall; the chosen method (`way`) and its errors `mape` and `mae`, null where the history
     is too short: then the range is that of the known hours.
     """
     horizon = options.horizon_h
@@ -59,7 +59,7 @@ def forecast_of(series: Series, horizon: int) -> Table:
             pa.array(hours * (HOUR_S * 1_000_000)).cast(pa.timestamp("us", "UTC")),
             *(predicted, np.maximum(0.0, predicted - apart), predicted + apart),
             pa.array(list(WAYS)).take(pa.array(made.chosen[rows])),
-            *(errors[picked][rows] for errors in (made.mape, made.mase)),
+            *(errors[picked][rows] for errors in (made.mape, made.mae)),
         ],
         COLUMNS,
     )

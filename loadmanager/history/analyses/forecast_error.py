@@ -18,7 +18,7 @@ COLUMNS = pa.schema(
     [
         *((name, pa.string()) for name in ("bundle", "way")),
         ("chosen", pa.bool_()),
-        *((name, pa.float64()) for name in ("mape", "mase", "mase_naive")),
+        *((name, pa.float64()) for name in ("mape", "mae")),
     ]
 )
 
@@ -26,9 +26,8 @@ COLUMNS = pa.schema(
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row per bundle of `forecast` and method (`way`): whether it was `chosen`, and its errors in the backtest.
 
-    `mape`: mean of |error| / actual as a fraction; `mase`: mean |error| over that of "as yesterday at this hour",
-    `mase_naive` over that of "as an hour ago", both within the history before the backtest; null where that history is
-    too short for the method, or never changed.
+    `mape`: mean of |error| / actual as a fraction; `mae`: mean |error| in the unit of `options.measure`; null where the
+    history is too short for the method.
     """
     rows = there(hourly(tables, window, options), tables("transition"), window)
     return by_series(rows, from_arrow_schema(COLUMNS), errors_of)
@@ -44,7 +43,7 @@ def errors_of(series: Series) -> Table:
             pa.array(series.bundles, pa.string()).take(pa.array(np.repeat(np.arange(count), ways))),
             list(WAYS) * count,
             (made.chosen[:, None] == np.arange(ways)).ravel(),
-            *(errors.ravel() for errors in (made.mape, made.mase, made.mase_naive)),
+            *(errors.ravel() for errors in (made.mape, made.mae)),
         ],
         COLUMNS,
     )

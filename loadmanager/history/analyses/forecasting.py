@@ -42,10 +42,8 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
     """(b,), index into WAYS."""
     mape: Floats
     """(b, w): mean of |error| / actual, as a fraction, over hours with a load."""
-    mase: Floats
-    """(b, w): mean |error| over that of `x(t) = x(t - 24)` within the history before the backtest."""
-    mase_naive: Floats
-    """(b, w): the same over that of `x(t) = x(t - 1)`."""
+    mae: Floats
+    """(b, w): mean of |error|, in the series' unit: what the methods are chosen by."""
 
 
 def forecast(values: Floats, horizon: int) -> Forecast:
@@ -53,7 +51,6 @@ def forecast(values: Floats, horizon: int) -> Forecast:
     whole = filled(values)
     origins = _origins(whole.shape[1])
     absolute, relative, squares = _backtest(values, origins)
-    before = values[:, : origins[0]] if origins else values
     # treat rounding errors as zero, so that of equals the simplest wins
     rounding = 1e-9 * np.abs(whole).mean(axis=1, keepdims=True)
     absolute = np.where(absolute <= rounding, 0.0, absolute)
@@ -69,8 +66,7 @@ def forecast(values: Floats, horizon: int) -> Forecast:
         deviation=np.where(np.isnan(squares[picked]), _spread(values), np.sqrt(squares[picked])),
         chosen=chosen,
         mape=relative,
-        mase=_scaled(absolute, before, DAY),
-        mase_naive=_scaled(absolute, before, 1),
+        mae=absolute,
     )
 
 
@@ -130,17 +126,6 @@ def _spread(values: Floats) -> Floats:
     level = np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
     squares = np.where(known, (values - level[:, None]) ** 2, 0.0).sum(axis=1)
     return np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), level)
-
-
-def _scaled(absolute: Floats, history: Floats, period: int) -> Floats:
-    """Errors over the mean error of a naive forecast within the history; NaN where the naive forecast made no error."""
-    if history.shape[1] <= period:
-        return np.full(absolute.shape, np.nan)
-    steps = np.abs(history[:, period:] - history[:, :-period])
-    count = (~np.isnan(steps)).sum(axis=1)
-    scale = np.nansum(steps, axis=1) / np.maximum(count, 1)
-    tiny = 1e-9 * np.nan_to_num(np.abs(history)).max(axis=1)
-    return _ratio(absolute, np.where(scale > tiny, scale, 0.0)[:, None])
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

@@ -1,6 +1,6 @@
 """Consumer groups: how far they are behind, how often they rebalance, and whether queues keep their consumers.
 
-Reads `group_lag`; the answer is empty until that topic exists.
+Reads `group_lag`; the answer is empty where no broker has coordinated a group.
 """
 
 from __future__ import annotations

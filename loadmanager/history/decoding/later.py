@@ -1,6 +1,5 @@
-"""Entries of the audit log, and records of the topic that nobody writes yet, `group-lag`: JSON objects, one per record.
+"""Entries of the audit log, and records of `group-lag`: JSON objects, one per record.
 
-`group-lag` is defined here so that its future writers have a format, and the history takes it from its first record on.
 As in load reports, unknown fields are ignored.
 """
 
@@ -12,22 +11,8 @@ from operator import attrgetter
 import msgspec
 
 from loadmanager.cluster.audit_log import AuditEntry
+from loadmanager.consumers.coordinator.lag_topic import GroupLagRecord
 from loadmanager.history.decoding.columns import Shape, attributes, number, small, text, time
-
-
-class GroupLagRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many messages of a queue of a topic a consumer group has not read, and which consumer has the queue.
-
-    `generation` counts the group's rebalances.
-    """
-
-    at_ms: int
-    group: str
-    topic: str
-    queue: int
-    lag: int
-    consumer: str = ""
-    generation: int = 0
 
 
 def _as_json(name: str, entry: AuditEntry) -> str | None:

@@ -40,7 +40,7 @@ CORRUPT, NEWER = "corrupt", "newer"
 class Format(msgspec.Struct, frozen=True):
     """How the records of a topic are read, and what they become.
 
-    `at_ms`: a record's time. `keyed`: the key must be a broker's name; a record without a value deletes it.
+    `at_ms`: a record's time. `keyed`: the key must be a name; a record without a value deletes it.
     """
 
     column: str
@@ -55,7 +55,7 @@ FORMATS: Mapping[str, Format] = {
     BUNDLES_TOPIC: Format("top_bundles", decode_top_bundles, TOP_BUNDLES, attrgetter("sampled_ms"), keyed=True),
     DECISIONS_TOPIC: Format("decision", decode_decision, DECISION),
     AUDIT_TOPIC: Format("audit", decode_audit, AUDIT),
-    GROUP_LAG_TOPIC: Format("group_lag", decode_group_lag, GROUP_LAG),
+    GROUP_LAG_TOPIC: Format("group_lag", decode_group_lag, GROUP_LAG, keyed=True),
 }
 
 
@@ -142,7 +142,7 @@ def _read(
     read = _Read([], [], {})
     for row, value in enumerate(values):
         if keys is not None and not _is_name(keys[row]):
-            read.refused[row] = (CORRUPT, "its key is no broker's name")
+            read.refused[row] = (CORRUPT, "its key is no name")
         elif value is not None:
             try:
                 record = form.decode(value)

@@ -1,9 +1,10 @@
 """Keeps the gold tables up to date: recomputes whole minutes that new rows of silver change.
 
-A minute's rows are a function of the reports since one time to live before it, so they can be computed at any time and
-any number of times; the next run repairs what a killed one left. Gold's position is in `progress` under the table's
-name, and is written last. A new report changes the minutes from its time to one time to live after it; when the
-horizon, up to which all is known, moves, the minutes between its old and new place change.
+A minute's rows are a function of the reports and the changes of owner since two times to live before it, so they can be
+computed at any time and any number of times; the next run repairs what a killed one left. Gold's position is in
+`progress` under the table's name, and is written last. A new report, deletion or change of owner changes the minutes
+from its time to one time to live after it; when the horizon, up to which all is known, moves, the minutes between its
+old and new place change.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
-from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
-from loadmanager.history.plausible import AHEAD_US, is_plausible
+from loadmanager.history.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes, in_force
+from loadmanager.history.plausible import AHEAD_US
+from loadmanager.history.texts import on_spark
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
+from statechannel.law.record import Action
 
 HOUR_US = 60 * MINUTE_US
 SPANS = 200
 """With more spans than this, one span covers them all: a condition of thousands of parts takes longer than the minutes
 between."""
 
-_TOPICS = {"broker_load": BROKERS_TOPIC, "bundle_total": BUNDLES_TOPIC}
+_TOPICS = {"broker_load": BROKERS_TOPIC, "bundle_total": BUNDLES_TOPIC, "transition": CHANNEL_TOPIC}
+_TIMES = dict.fromkeys(_TOPICS, ("at", "appended_at")) | {"transition": ("appended_at",)}
+"""When rows take effect: the first of these that is known."""
 
 
 class Gold(msgspec.Struct, frozen=True):
@@ -54,35 +60,23 @@ def _refresh(
     lake: Lake, gold: Gold, known: Mapping[str, Reached], ttl_us: int, everything: bool, failpoints: Failpoints
 ) -> int:
     silver, there = (known.get(stage, Reached()) for stage in (SILVER, gold.table))
-    before = Reached(batch=there.batch) if everything else _within_time(lake, gold, there, silver)
+    before = Reached(batch=there.batch) if everything else there
     if before.next_offsets == silver.next_offsets:
         return 0
-    hours = _changed(lake, gold, before)
-    if not hours:
+    hours = _changed(lake, gold.reports, before)
+    horizon_us = max([last for _, last in hours] + ([] if before.until_us is None else [before.until_us]), default=None)
+    hours += _changed(lake, "transition", before, _ends_reports())
+    if gold.reports != "broker_load":
+        hours += _changed(lake, "broker_load", before, f.col("at").isNull())
+    if not hours or horizon_us is None:
         return 0
-    last_us = max(last for _, last in hours)
-    horizon_us = last_us if before.until_us is None else max(last_us, before.until_us)
-    known_us = horizon_us if before.until_us is None else before.until_us
-    spans = affected(hours, ttl_us, known_us, horizon_us)
+    spans = affected(hours, ttl_us, horizon_us if before.until_us is None else before.until_us, horizon_us)
     rows = gold.make(lake, Reach(ttl_us, horizon_us), spans)
     lake.replace(gold.table, rows, "true" if everything else " OR ".join(map(_sql, spans)))
     failpoints.reached("gold")
     marks = [Mark(*key, offset, 0, horizon_us) for key, offset in silver.next_offsets.items()]
     advance(lake, gold.table, before.batch + 1, marks)
     return sum((span.end - span.begin) // MINUTE_US for span in spans)
-
-
-def _within_time(lake: Lake, gold: Gold, before: Reached, silver: Reached) -> Reached:
-    """Gold's position. A horizon later than any time that can be true is replaced, and the minutes behind it removed.
-
-    A release before `plausible` moved it there, with a report of such a time.
-    """
-    if before.until_us is None or silver.until_us is None or before.until_us <= silver.until_us + AHEAD_US:
-        return before
-    known = _rows(lake, gold.reports).withColumn("topic", f.lit(_TOPICS[gold.reports])).where(before.is_below())
-    [(until_us,)] = known.agg(f.max(f.unix_micros(f.coalesce("at", "appended_at")))).collect()
-    lake.remove(gold.table, f"minute > {utc.timestamp(silver.until_us if until_us is None else until_us)}")
-    return msgspec.structs.replace(before, until_us=until_us)
 
 
 def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int, horizon: int) -> list[Span]:
@@ -100,26 +94,23 @@ def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int,
     return spans if len(spans) <= SPANS else [Span(spans[0].begin, spans[-1].end)]
 
 
-def _changed(lake: Lake, gold: Gold, before: Reached) -> list[tuple[int, int]]:
-    """First and last time of the reports that silver has and gold lacks, one pair per hour."""
-    found: list[tuple[int, int]] = []
-    for table in {gold.reports, "broker_load"}:
-        rows = _rows(lake, table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
-        counted = rows if table == gold.reports else rows.where(f.col("at").isNull())
-        time = counted.select(f.unix_micros(f.coalesce("at", "appended_at")).alias("us"))
-        hours = time.groupBy(f.floor(f.col("us") / HOUR_US)).agg(f.min("us"), f.max("us"))
-        found += [(row[1], row[2]) for row in hours.collect()]
-    return found
+def _changed(lake: Lake, table: str, before: Reached, which: Column | None = None) -> list[tuple[int, int]]:
+    """First and last time of the rows that silver has and gold lacks, one pair per hour."""
+    rows = lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
+    rows = rows if which is None else rows.where(which)
+    time = rows.select(f.unix_micros(f.coalesce(*_TIMES[table])).alias("us"))
+    hours = time.groupBy(f.floor(f.col("us") / HOUR_US)).agg(f.min("us"), f.max("us"))
+    return [(row[1], row[2]) for row in hours.collect()]
 
 
-def _rows(lake: Lake, table: str) -> DataFrame:
-    """Rows of silver, without those of impossible times."""
-    return lake.table(table).where(is_plausible())
+def _ends_reports() -> Column:
+    """Whether a transition may end what a report says."""
+    return (f.col("action") == str(Action.REVOKE)) | ~f.col("holder").eqNullSafe(f.col("holder_before"))
 
 
 def _near(spans: list[Span], ttl_us: int) -> Column:
-    """Whether silver rows may be in force in one of the spans. Also by day, so that Spark skips whole folders."""
-    wider = [Span(span.begin - ttl_us, span.end) for span in spans]
+    """Whether reports decide about a span (`in_force.sql`). Also by day, so that Spark skips whole folders."""
+    wider = [Span(span.begin - 2 * ttl_us, span.end) for span in spans]
     days = f.col("day").between(f.lit(utc.time_of(wider[0].begin).date()), f.lit(utc.time_of(wider[-1].end).date()))
     at, appended = (_within(f.col(name), wider) for name in ("at", "appended_at"))
     return days & (at | (f.col("at").isNull() & appended))
@@ -134,14 +125,38 @@ def _within(time: Column, spans: list[Span]) -> Column:
 
 
 def _brokers(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
-    return broker_minutes(_rows(lake, "broker_load").where(_near(spans, reach.ttl_us)), reach, spans)
+    reports = lake.table("broker_load").where(_near(spans, reach.ttl_us))
+    return on_spark(
+        broker_minutes(spans),
+        {"in_force": reports_in_force(reports, _changes(lake, reach, spans), reach), "broker_load": reports},
+    )
 
 
 def _bundles(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
-    near = _near(spans, reach.ttl_us)
-    totals, bundles = (_rows(lake, name).where(near) for name in ("bundle_total", "bundle_load"))
-    deletions = _rows(lake, "broker_load").where(near & f.col("at").isNull())
-    return bundle_minutes(totals, bundles, deletions, reach, spans)
+    near, changes = _near(spans, reach.ttl_us), _changes(lake, reach, spans)
+    totals, bundles = (lake.table(name).where(near) for name in ("bundle_total", "bundle_load"))
+    deletions = lake.table("broker_load").where(near & f.col("at").isNull())
+    columns = ("partition", "offset", "appended_at", "broker", "incarnation", "at")
+    reports = totals.select(*columns).unionByName(deletions.select(*columns))
+    steps = reports_in_force(reports, changes, reach)
+    return on_spark(bundle_minutes(spans), {"in_force": steps, "bundle_load": bundles, "transition": changes})
+
+
+def reports_in_force(reports: DataFrame, changes: DataFrame, reach: Reach) -> DataFrame:
+    """`minutes.in_force` of these reports and transitions."""
+    return on_spark(in_force(reach), {"report": reports, "transition": changes})
+
+
+def _changes(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
+    """The transitions that decide about the spans."""
+    wider = [Span(span.begin - 2 * reach.ttl_us, span.end) for span in spans]
+    days = f.col("day").between(*(f.lit(utc.time_of(us).date()) for us in _days(wider)))
+    return lake.table("transition").where(days & _within(f.col("appended_at"), wider))
+
+
+def _days(spans: list[Span]) -> tuple[int, int]:
+    """A day is of the writer's clock, which may be a day from the log's."""
+    return spans[0].begin - AHEAD_US, spans[-1].end + AHEAD_US
 
 
 GOLD = (Gold("broker_minute", "broker_load", _brokers), Gold("bundle_minute", "bundle_total", _bundles))

@@ -26,7 +26,8 @@ from loadmanager.history.replay.playing import Rules, outcomes
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
 from loadmanager.history.replay.recording import Missing
 from loadmanager.history.replay.result import Fidelity, ReplayResult, WindowRow
-from loadmanager.history.replay.slicing import Cut, events, micros, moment
+from loadmanager.history.replay.slicing import Cut, events, moment
+from loadmanager.history.utc import micros
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.overlay import overlaid
 from loadmanager.strategies.rebalancing.registry import STRATEGIES

@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> Missing | list[Outcome]:
     """Play the candidates with these numbers on the rows of one window (pyarrow.Table of `slicing.EVENT`)."""
     usual = rules.settings
-    game = recorded(sliced(table, frame), usual.load_ttl_s, rules.coverage, usual.load_window_s)
+    game = recorded(sliced(table, frame), rules.coverage, usual.load_window_s)
     if isinstance(game, Missing):
         return game
     judge = Judge(game.scenario, Ruler.of(rules.settings), rules.objective, rules.gaps)

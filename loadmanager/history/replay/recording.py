@@ -69,7 +69,7 @@ class Missing(msgspec.Struct, frozen=True):
     reason: str
 
 
-def recorded(data: Slice, ttl_s: float, least_coverage: float, settle_s: float = 0.0) -> RecordedGame | Missing:
+def recorded(data: Slice, least_coverage: float, settle_s: float = 0.0) -> RecordedGame | Missing:
     """The game of a window. `least_coverage`: the part of all bundles and rounds for which the load must be known.
 
     `settle_s`: for so long after a move what brokers report of the bundle may be too low.
@@ -80,7 +80,7 @@ def recorded(data: Slice, ttl_s: float, least_coverage: float, settle_s: float =
         return Missing("the channel does not say who had the bundles")
     tiles = tiled(data.bundles)
     walk = Walk(data, tiles, round(settle_s * 1e6)).run()
-    there = presence(data, int(ttl_s * 1e6), walk.owner)
+    there = presence(data, walk.owner)
     kept = np.flatnonzero((walk.owner != NOWHERE).any(axis=0) & (walk.load > 0).any(axis=(0, 2)))
     if not len(kept):
         return Missing("no bundle had any load")

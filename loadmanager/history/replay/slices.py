@@ -37,12 +37,11 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Reports(msgspec.Struct, frozen=True, eq=False):
-    """Brokers' own loads, by time. `gone`: the report was deleted."""
+    """Brokers' own loads, by time; each is in force from `us` to before `until_us`."""
 
     us: Ints
+    until_us: Ints
     broker: Ints
-    incarnation: Ints
-    gone: Flags
     cpu_percent: Floats
     used: Floats
     """(r, DIMENSIONS), natural units."""
@@ -59,7 +58,6 @@ class Ownerships(msgspec.Struct, frozen=True, eq=False):
     gone: Flags
     """The bundle was split, merged or deleted."""
     source: Ints
-    source_incarnation: Ints
     action: NDArray[np.object_]
     role: NDArray[np.object_]
 
@@ -139,9 +137,8 @@ def _reports(table: Any, brokers: Any) -> Reports:
     used[:, 2:] = rates[:, 1:]
     return Reports(
         us=_ints(table["us"]),
+        until_us=_ints(table["until_us"]),
         broker=_rows(table["broker"], brokers),
-        incarnation=_ints(table["incarnation"]),
-        gone=_compute.fill_null(table["gone"], fill_value=False).to_numpy(zero_copy_only=False).astype(np.bool_),
         cpu_percent=rates[:, 0],
         used=used,
         capacity=capacity,
@@ -155,7 +152,6 @@ def _ownerships(table: Any, brokers: Any, bundles: Any) -> Ownerships:
         place=_rows(table["broker"], brokers),
         gone=_compute.fill_null(table["gone"], fill_value=False).to_numpy(zero_copy_only=False).astype(np.bool_),
         source=_rows(table["source"], brokers),
-        source_incarnation=_ints(table["source_incarnation"]),
         action=table["action"].to_numpy(),
         role=table["role"].to_numpy(),
     )

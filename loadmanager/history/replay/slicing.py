@@ -19,19 +19,20 @@ from pyspark.sql import functions as f
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.history.lake import Lake
+from loadmanager.history.minutes import Reach, in_force
 from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
+from loadmanager.history.texts import on_spark
 
 EVENT = {
     "kind": "tinyint",
     "us": "bigint",
+    "until_us": "bigint",
     "nth": "bigint",
     "ordinal": "int",
     "broker": "string",
-    "incarnation": "bigint",
     "bundle": "string",
     "gone": "boolean",
     "source": "string",
-    "source_incarnation": "bigint",
     "action": "string",
     "role": "string",
     "cpu_percent": "double",
@@ -88,12 +89,6 @@ def moment(us: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
 
 
-def micros(at: datetime) -> int:
-    """A time as microseconds; without a zone it is UTC."""
-    known = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return (known - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
-
-
 def events(lake: Lake, cut: Cut) -> DataFrame:
     """`slot` and the columns of EVENT: everything that each window needs."""
     rows = _reports(lake, cut).unionByName(_totals(lake, cut)).unionByName(_listed(lake, cut))
@@ -124,7 +119,7 @@ def _in_windows(rows: DataFrame, first: Column, last: Column) -> DataFrame:
 
 
 def _reported(lake: Lake, table: str, cut: Cut) -> DataFrame:
-    """Rows of reports with `us`, for each window in which they may be in force; deletions have the log's time."""
+    """Rows of reports with `us`, for each window in which they may be in force."""
     first, last = (moment(us).date() for us in (cut.begin_us - cut.ttl_us, cut.end_us))
     rows = lake.table(table).where(f.col("day").isNull() | f.col("day").between(f.lit(first), f.lit(last)))
     us = f.unix_micros(f.coalesce("at", "appended_at"))
@@ -142,7 +137,14 @@ def _message_rate() -> Column:
 
 
 def _reports(lake: Lake, cut: Cut) -> DataFrame:
-    rows = _reported(lake, "broker_load", cut).withColumn("gone", f.col("incarnation").isNull())
+    """The reports in force, with `until_us`."""
+    first = moment(cut.begin_us - 2 * cut.ttl_us)
+    before = f.coalesce("at", "appended_at").between(f.lit(first), f.lit(moment(cut.end_us)))
+    near = f.col("appended_at").between(f.lit(first), f.lit(moment(cut.end_us)))
+    reports, changes = lake.table("broker_load").where(before), lake.table("transition").where(near)
+    times = on_spark(in_force(Reach(cut.ttl_us)), {"report": reports, "transition": changes})
+    times = times.select("partition", "offset", f.col("end_us").alias("until_us"))
+    rows = _reported(lake, "broker_load", cut).join(times, ["partition", "offset"]).where("until_us > us")
     rows = rows.withColumn("rate_msg_s", _message_rate())
     for name, declared in _DECLARED.items():
         rows = rows.withColumn(name, f.element_at("capacity", f.lit(declared)))
@@ -200,15 +202,11 @@ def _rules(lake: Lake, cut: Cut) -> DataFrame:
 def _places(rows: DataFrame) -> DataFrame:
     """Adds where the bundle is, or is about to be, as strategies see it."""
     state = f.col("state")
-    chosen = {
-        name: f.when(state.isin(*_TO), f.col("target" + ending)).when(~state.isin(*_NOBODY), f.col("holder" + ending))
-        for name, ending in (("broker", ""), ("incarnation", "_incarnation"))
-    }
+    broker = f.when(state.isin(*_TO), f.col("target")).when(~state.isin(*_NOBODY), f.col("holder"))
     return rows.select(
         "us", "next_us", "ordinal", "bundle", "state", "action", "role",
         f.col("offset").alias("nth"),
         state.isNull().alias("gone"),
         f.col("holder_before").alias("source"),
-        f.col("holder_before_incarnation").alias("source_incarnation"),
-        *[column.alias(name) for name, column in chosen.items()],
+        broker.alias("broker"),
     )  # fmt: skip

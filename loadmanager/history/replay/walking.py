@@ -17,7 +17,7 @@ from loadmanager.history.replay.slices import OWNERSHIP, REPORT, TOTAL, Slice
 from loadmanager.history.replay.tiles import Tiles
 from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 
-UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
+UNLOAD, TRANSFER = "unload", "transfer"
 """Actions of the channel that matter here."""
 ITS_OWN = "broker"
 """The role in which a broker gives away its own bundles: these moves begin no rest time."""
@@ -87,8 +87,7 @@ class Walk:
     def _report(self, row: int) -> None:
         """How busy the machine is: bundles get shares of this."""
         reports = self._data.reports
-        if not reports.gone[row]:
-            self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
+        self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
 
     def _ownership(self, row: int) -> None:
         moves, tiles = self._data.ownerships, self._tiles

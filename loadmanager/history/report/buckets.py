@@ -12,8 +12,9 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.analysis import Tables
 from loadmanager.history.analyses.figures import with_usages
-from loadmanager.history.ingest.minutes import Reach, in_force
+from loadmanager.history.minutes import Reach, in_force
 from loadmanager.history.report.material import Span
+from loadmanager.history.texts import on_spark
 from loadmanager.model.load import Weights
 
 FROM_MINUTES_S = 600
@@ -27,7 +28,7 @@ def usages(tables: Tables, span: Span, weights: Weights, ttl_s: float) -> DataFr
         rows = minutes.where((f.col("minute") >= f.lit(span.begin)) & (f.col("minute") < f.lit(span.end)))
         pieces = with_usages(rows, weights).withColumn("at", begin_of(f.col("minute"), span.bucket_s))
     else:
-        pieces = _pieces(steps(tables("broker_load"), span, ttl_s), weights, span.bucket_s)
+        pieces = _pieces(steps(tables, span, ttl_s), weights, span.bucket_s)
     weighted = f.sum(f.col("covered_s") * f.col("usage")) / f.sum("covered_s")
     return (
         pieces.where(f.col("covered_s") > 0)
@@ -36,13 +37,15 @@ def usages(tables: Tables, span: Span, weights: Weights, ttl_s: float) -> DataFr
     )
 
 
-def steps(reports: DataFrame, span: Span, ttl_s: float) -> DataFrame:
+def steps(tables: Tables, span: Span, ttl_s: float) -> DataFrame:
     """The span's reports with the time in which each was in force, `since` to `until`, cut to the span."""
-    first = span.begin - timedelta(seconds=ttl_s)
-    deleted = f.col("at").isNull() & f.col("appended_at").between(f.lit(first), f.lit(span.end))
-    near = reports.where(f.col("at").between(f.lit(first), f.lit(span.end)) | deleted)
+    first = span.begin - timedelta(seconds=2 * ttl_s)
+    taken = f.col("appended_at").between(f.lit(first), f.lit(span.end))
+    reports, changes = tables("broker_load"), tables("transition").where(taken)
+    near = reports.where(f.col("at").between(f.lit(first), f.lit(span.end)) | (f.col("at").isNull() & taken))
     reach = Reach(ttl_us=round(ttl_s * 1e6), horizon_us=round(span.end.timestamp() * 1e6))
-    rows = in_force(near, reach).where(f.col("at").isNotNull())
+    times = on_spark(in_force(reach), {"report": near, "transition": changes})
+    rows = near.join(times.select("partition", "offset", "begin_us", "end_us"), ["partition", "offset"])
     since = f.greatest(f.timestamp_micros("begin_us"), f.lit(span.begin))
     rows = rows.withColumns({"since": since, "until": f.timestamp_micros("end_us")})
     return rows.where(f.col("since") < f.col("until"))

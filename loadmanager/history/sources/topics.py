@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from loadmanager.cluster.audit_log import AUDIT_TOPIC
+from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
-
-AUDIT_TOPIC = "audit"
-GROUP_LAG_TOPIC = "group-lag"
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -34,7 +33,7 @@ TOPICS: Mapping[str, Topic] = {
         Topic(CHANNEL_TOPIC, ("channel", "transition")),
         Topic(DECISIONS_TOPIC, ("decision", "move")),
         Topic(AUDIT_TOPIC, ("audit",)),
-        Topic(GROUP_LAG_TOPIC, ("group_lag",)),
+        Topic(GROUP_LAG_TOPIC, ("group_lag",), compacted=True),
     )
 }
-"""By name. No code writes `audit` and `group-lag` in this release: they are left out, and join when they exist."""
+"""By name. `group-lag` exists once a broker coordinates a group: it is left out, and joins when it exists."""

@@ -366,7 +366,7 @@ def _check_names(change: ChangeSettings) -> None:
         if ours != each.name:
             raise Invalid(f"advice must use our names: {each.name} is {ours}")
         if each.name not in NUMBERS | NAMES:
-            raise Invalid(f"advice may not change {each.name}; see docs/plans.md")
+            raise Invalid(f"advice may not change {each.name}; see docs/advice.md")
         if each.name in NUMBERS:
             as_number(each.name, each.to)
         if each.to == each.was:

@@ -11,8 +11,8 @@ from loadmanager.model.families import counter, counters, gauge, gauges
 from loadmanager.strategies.splitting.splits import Cause, Rule
 
 
-def splitting_metrics(journal: Journal, suspects: int) -> Iterator[Metric]:
-    """All metrics."""
+def splitting_metrics(journal: Journal, suspects: int, locked: int) -> Iterator[Metric]:
+    """All metrics. `suspects` and `locked`: how many bundles there are of each now."""
     splits = {(end, cause.value): journal.splits[end, cause] for end in ("Success", "Failure") for cause in Cause}
     yield counters("splits", "Splits of this broker's bundles", ("result", "reason"), splits)
     yield counter("merges", "Merges that this broker began", journal.counts[What.MERGED])
@@ -26,3 +26,4 @@ def splitting_metrics(journal: Journal, suspects: int) -> Iterator[Metric]:
     stay = {rule.value: kept.get(rule, 0) for rule in Rule}
     yield gauges("bundles_not_split", "By the last look, by rule", "rule", stay)
     yield gauge("bundles_suspect", "Two or more brokers in a row were lost with them", suspects)
+    yield gauge("bundles_locked", "In quarantine at present, by leaders and people", locked)

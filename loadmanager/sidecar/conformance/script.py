@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from loadmanager.client.cluster import check_request, header_of
 from loadmanager.client.redirection import NotServing
 from loadmanager.errors import Conflict, Gone
 from loadmanager.sidecar.wire import Attached, Attachment, Claimed, Lease, Order, State
 from statechannel.law.bundle import Bundle
+from statechannel.law.partition import ClusterIdentity
 
 VALID_MS = 3_000
 POLL_S = 0.1
@@ -21,6 +23,7 @@ UNREAD = 2
 """Of so many last answers a service may not have read one: as it asks one question after the other, it has read those
 before."""
 BROKER = "conformance:7070"
+CLUSTER = ClusterIdentity("conformance", "0a1b2c3d4e5f-1", 1)
 
 Find = Callable[[str, float], Awaitable[Claimed]]
 
@@ -164,6 +167,7 @@ class Script:
             valid_ms=granted.valid_ms,
             abandon=[Order(bundle=str(bundle), sequence=sequence) for bundle, sequence in granted.abandon],
             shared=list(granted.shared),
+            cluster=header_of(CLUSTER),
         )
 
     async def detach(self, session: str) -> None:
@@ -176,10 +180,11 @@ class Script:
         if self.session == session:
             self.end()
 
-    async def find(self, key: str, timeout_s: float) -> Claimed:
+    async def find(self, key: str, timeout_s: float, cluster: str | None = None) -> Claimed:
         """As `Sessions.find`."""
         self.claims.append(key)
         self._tell()
+        check_request(CLUSTER, cluster)
         return await self.claim(key, timeout_s)
 
     def _check(self, session: str) -> None:

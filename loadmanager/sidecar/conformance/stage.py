@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from loadmanager.client.redirection import CLUSTER_HEADER
 from loadmanager.sidecar.conformance import hook as hooks
 from loadmanager.sidecar.conformance.gate import HOST, Gate
 from loadmanager.sidecar.conformance.hook import Answer, Hook
@@ -298,12 +299,16 @@ class Stage:
 
     # --- requests of clients
 
-    async def probe(self, key: Key, url: str | None = None, timeout_s: float = PROBE_S) -> Answer:
-        """Ask the service for a key once."""
+    async def probe(
+        self, key: Key, url: str | None = None, timeout_s: float = PROBE_S, *, cluster: str | None = None
+    ) -> Answer:
+        """Ask the service for a key once, perhaps as a client of a certain cluster."""
+        headers = {} if cluster is None else {CLUSTER_HEADER: cluster}
         sent_s = time.monotonic()
         try:
             timeout = aiohttp.ClientTimeout(timeout_s)
-            async with self._http.get(self._url(url, key), timeout=timeout, allow_redirects=False) as answer:
+            where = self._url(url, key)
+            async with self._http.get(where, headers=headers, timeout=timeout, allow_redirects=False) as answer:
                 body = await answer.read()
                 return Answer(answer.status, answer.headers, body, sent_s, time.monotonic())
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one

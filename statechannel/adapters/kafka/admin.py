@@ -47,8 +47,8 @@ class Admin:
     """One `AdminClient` at a time, lent for calls. It answers with futures; `answer` waits for one, `until_answered`
     asks again.
 
-    A client that gave no answer until a deadline gives way to a new one: it may be stranded (see `trouble.py`),
-    and it is polled too seldom to tell.
+    A client that gives no answer for half of a request's time gives way to a new one, which is asked in the other half:
+    it may be stranded (see `trouble.py`), and it is polled too seldom to tell.
     """
 
     def __init__(self, settings: Mapping[str, Any], bootstrap: str, request_timeout_s: float) -> None:
@@ -82,17 +82,19 @@ class Admin:
         Raises LogUnavailable after `timeout_s`, or at once for lack of rights.
         """
         loop = asyncio.get_running_loop()
-        deadline, owned = loop.time() + timeout_s, self._owned
+        half, deadline, owned = loop.time() + timeout_s / 2, loop.time() + timeout_s, self._owned
         self._latest_trouble()
         self._trouble.latest = ""  # an earlier trouble explains nothing
         refused: Exception | None = None
 
         async def asked() -> T:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(half if loop.time() + RETRY_PAUSE_S < half else deadline):
                 return await ask()
 
         def failed(error: Exception, _: float) -> None:
             nonlocal refused
+            if is_silent(error) and loop.time() + RETRY_PAUSE_S >= half:
+                self._replace(owned)
             if not is_silent(error):
                 refused = error  # the last attempt, which the deadline cuts short, says less
             if is_forbidden(error):

@@ -147,6 +147,15 @@ def gathering_at_once() -> dict[str, Any]:
     }
 
 
+def check_delay(batching: BatchSettings, client_settings: Mapping[str, str], request_timeout_s: float) -> None:
+    """Raises LogError if entries would be given up before their batch is sent."""
+    if "linger.ms" not in client_settings and batching.batch_max_delay_ms >= request_timeout_s * 1_000:
+        raise LogError(
+            f"batch_max_delay_ms is {batching.batch_max_delay_ms:,}, and an append is given up after "
+            f"{request_timeout_s:g} s (request_timeout_s): make the delay shorter"
+        )
+
+
 def gathering(batching: BatchSettings) -> dict[str, Any]:
     """The client's own words for our settings. Its queue has whole KiB, and so holds at most 1,023 bytes more.
 

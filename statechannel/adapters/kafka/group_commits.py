@@ -3,6 +3,9 @@
 Commits are transactions under a name (`writer`), so that they are ordered and can be fenced. A commit that was given up
 cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, also
 none that is in the network at the time.
+
+Groups whose offsets Kafka keeps in one partition of `__consumer_offsets` share a writer, and no others do. So a
+partition that has no leader holds no other group up.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -15,6 +18,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,6 +49,10 @@ IDLE_MS = 5_000
 one of its connections changes: so idle ones end soon."""
 AT_ONCE = 200
 """Commits in one transaction: each group in it costs two requests."""
+WRITERS = 50
+"""As many as `__consumer_offsets` has partitions by default. With another number groups share a writer that need not,
+or partitions with a common divisor do."""
+FENCES_AT_ONCE = 16
 TRANSACTION_S = 30
 """When Kafka aborts what a dead writer has begun, unless its successor fences it before."""
 
@@ -71,7 +79,7 @@ class _Wanted(msgspec.Struct, eq=False):
 class GroupCommits:
     """Commits to one Kafka cluster; `bootstrap` and `client_settings` as for `KafkaLog`. Belongs to one loop.
 
-    `prefix`: of the writer's name, which is Kafka's transactional id.
+    `prefix`: of the writers' names, which are Kafka's transactional ids.
     """
 
     def __init__(
@@ -87,20 +95,14 @@ class GroupCommits:
         self._offsets = GroupOffsets(self._connection, stable=True)
         self._timeout_s = request_timeout_s
         self._prefix = prefix
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commits")
-        self._transactions: Transactions | None = None
-        self._queue: list[_Wanted] = []
-        self._sent = set[str]()
-        """The groups of the transaction under way."""
-        self._settled = asyncio.Event()
-        self._sending: asyncio.Task[None] | None = None
-        self._spent: list[str] = []
-        """Former writers of ours that failed: Kafka may yet carry out what they began, until they are fenced."""
-        self._trouble = ""
-        self._closed = False
-        self._fenced: set[str] = set()
-        self.writer = self._new_writer()
-        """Under which name this commits; another one after somebody fenced it."""
+        self._writers: dict[int, _Writer] = {}
+        self._suspect = set[str]()
+        """Topics that Kafka did not know in a commit."""
+        self._fenced = set[str]()
+
+    def writer(self, group: str) -> str:
+        """Under which name commits of the group are made now; another one after somebody fenced it."""
+        return self._writer(group).name
 
     async def commit(self, group: str, offsets: Mapping[Place, int], pulled: Mapping[Place, int]) -> None:
         """Store where the group goes on, by topic and partition; asked again while Kafka does not answer.
@@ -111,42 +113,40 @@ class GroupCommits:
         time. In both cases it may be stored yet, but not after a later commit. Raises GroupInUse, TopicUnknown, and
         LogError for lack of rights.
         """
-        places = {
-            each: TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
+        writer = self._writer(group)
+        name = writer.name
+        if suspect := self._suspect.intersection(topic for topic, _ in offsets):
+            await self._look_at(group, suspect)
+            if writer.name != name:
+                raise WriterFenced(f"{name} is not used any more")
+        places = [
+            TopicPartition(*each, offset, f"pulled={pulled[each]}" if each in pulled else "")
             for each, offset in offsets.items()
-        }
-        wanted = _Wanted(group, places, asyncio.get_running_loop().create_future())
-        self._queue.append(wanted)
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send())
+        ]
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await wanted.done
-        except TimeoutError:
-            why = self._trouble or "no answer in time"
-            raise LogUnavailable(
-                f"Kafka did not store offsets of {group} within {self._timeout_s:g} s: {why}"
-            ) from None
-        finally:
-            wanted.done.cancel()
-            with suppress(ValueError):
-                self._queue.remove(wanted)
+            await writer.commit(group, places)
+        except TopicUnknown:
+            self._suspect.update(topic for topic, _ in offsets)
+            raise
 
     async def fence(self, writers: Collection[str]) -> None:
         """No commit under one of these names reaches Kafka any more, and what one has begun is aborted. Raises
         LogUnavailable; LogError for lack of rights."""
-        for writer in {*writers} - self._fenced:
-            await asyncio.to_thread(self._fence, writer)
+        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(FENCES_AT_ONCE, thread_name_prefix="group-fences")
+
+        async def fenced(writer: str) -> None:
+            await loop.run_in_executor(pool, _fence, self._producer, writer)
             self._fenced.add(writer)
+
+        try:
+            await asyncio.gather(*map(fenced, {*writers} - self._fenced))
+        finally:
+            pool.shutdown(wait=False)
 
     async def close(self) -> None:
         """End the clients; commits under way fail."""
-        self._closed = True
-        if self._transactions is not None:
-            self._transactions.leave()
-        with suppress(RuntimeError):
-            self._thread.submit(self._free)
-        self._thread.shutdown(wait=False)
+        for writer in self._writers.values():
+            writer.close()
         await asyncio.to_thread(self._admin.close)
 
     async def committed(
@@ -157,21 +157,17 @@ class GroupCommits:
         Asks the server that keeps the group, not the list of groups, which may lack it for a while; and not before the
         group's commits that are under way here have an end. Raises as `commit`.
         """
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while group in self._sent or any(each.group == group for each in self._queue):
-                    await self._settled.wait()
-        except TimeoutError:
-            raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
-        if self._spent:
-            await self._on_thread(self._ready)
+        writer = self._writer(group)
+        await writer.until_ended(group)
 
         async def ask() -> dict[tuple[str, int], tuple[int, int | None]]:
             try:
-                found = await asyncio.to_thread(self._offsets.committed, group, sorted(partitions), self._timeout_s)
+                found = await writer.reading(self._offsets.committed, group, sorted(partitions), self._timeout_s)
                 _check(found)
             except KafkaException as error:
-                self._refuse(group, error)
+                final = _final(group, error.args[0])
+                if final is not None:
+                    raise final from error
                 raise
             return {
                 (each.topic, each.partition): (each.offset, pulled_of(each.metadata))
@@ -196,6 +192,101 @@ class GroupCommits:
             return min((int(each[RETENTION]) * 60.0 for each in settings), default=None)
 
         return await self._admin.until_answered(ask, self._timeout_s)
+
+    async def _look_at(self, group: str, topics: Collection[str]) -> None:
+        """Raise TopicUnknown if one of these is not there: in a transaction it would hold other groups up. Raises
+        LogUnavailable."""
+        for topic in sorted(topics):
+            if await self._admin.until_answered(partial(self._admin.describe, topic), self._timeout_s) is None:
+                raise TopicUnknown(f"Kafka knows no topic {topic!r} for a commit of the group {group}")
+            self._suspect.discard(topic)
+
+    def _writer(self, group: str) -> _Writer:
+        place = place_of(group)
+        if place not in self._writers:
+            self._writers[place] = _Writer(self._producer, f"{self._prefix}groups-", self._timeout_s)
+        return self._writers[place]
+
+    def _producer(self, writer: str) -> Transactions:
+        longest_ms = TRANSACTION_S * 1_000
+        settings = {
+            **exclusive_settings(self._connection, self._timeout_s, writer),
+            "retry.backoff.ms": RESEND_MS,
+            "connections.max.idle.ms": IDLE_MS,
+            "transaction.timeout.ms": longest_ms,
+            "message.timeout.ms": longest_ms,
+            "socket.timeout.ms": min(longest_ms, int(self._connection["socket.timeout.ms"])),
+        }
+        try:
+            return Transactions(settings, min(self._timeout_s, TRANSACTION_S))
+        except KafkaException as error:
+            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
+
+
+class _Writer:
+    """Makes one transaction after the other, each of all commits that wait. Belongs to one loop.
+
+    `producer` makes the one of a name, and `prefix` begins the names.
+    """
+
+    def __init__(self, producer: Callable[[str], Transactions], prefix: str, timeout_s: float) -> None:
+        self._producer, self._prefix, self._timeout_s = producer, prefix, timeout_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commits")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="group-offsets")
+        self._transactions: Transactions | None = None
+        self._queue: list[_Wanted] = []
+        self._sent = set[str]()
+        """The groups of the transaction under way."""
+        self._settled = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._spent: list[str] = []
+        """Former names that failed: Kafka may yet carry out what was begun under them, until they are fenced."""
+        self._trouble = ""
+        self.name = self._new_name()
+
+    async def commit(self, group: str, places: Sequence[TopicPartition]) -> None:
+        """As `GroupCommits.commit`."""
+        by_place = {(each.topic, each.partition): each for each in places}
+        wanted = _Wanted(group, by_place, asyncio.get_running_loop().create_future())
+        self._queue.append(wanted)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await wanted.done
+        except TimeoutError:
+            why = self._trouble or "no answer in time"
+            raise LogUnavailable(
+                f"Kafka did not store offsets of {group} within {self._timeout_s:g} s: {why}"
+            ) from None
+        finally:
+            wanted.done.cancel()
+            with suppress(ValueError):
+                self._queue.remove(wanted)
+
+    async def until_ended(self, group: str) -> None:
+        """Wait until commits of the group that are under way have an end. Raises LogUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while group in self._sent or any(each.group == group for each in self._queue):
+                    await self._settled.wait()
+        except TimeoutError:
+            raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
+        if self._spent:
+            await self._on_thread(self._ready)
+
+    async def reading(self, job: Callable[..., T], *arguments: Any) -> T:
+        """Do it on the thread that reads; only groups of this writer wait for it."""
+        return await self._on(self._reader, job, *arguments)
+
+    def close(self) -> None:
+        """Commits under way fail. Does not block."""
+        if self._transactions is not None:
+            self._transactions.leave()
+        with suppress(RuntimeError):
+            self._thread.submit(self._free)
+        self._thread.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
 
     async def _send(self) -> None:
         """Make one transaction after the other, each of what waits."""
@@ -222,15 +313,15 @@ class GroupCommits:
         except (LogUnavailable, WriterFenced) as error:
             # never again under this name: to take it back would undo somebody's fence
             self._trouble = str(error)
-            self._spent.append(self.writer)
-            batch, self._queue, self.writer = [*batch, *self._queue], [], self._new_writer()
+            self._spent.append(self.name)
+            batch, self._queue, self.name = [*batch, *self._queue], [], self._new_name()
             return _answered(batch, WriterFenced(str(error)))
         except LogError as error:
             return _answered(batch, error)
         except Exception as error:  # noqa: BLE001 - a bug of ours or the client's must not end all commits
             LOGGER.exception("commits of groups failed")
             return _answered(batch, LogUnavailable(f"commits of groups failed: {error!r}"))
-        final = {group: self._final(group, error) for group, error in refused.items()}
+        final = {group: _final(group, error) for group, error in refused.items()}
         for each in batch:
             if each.group not in refused or final[each.group] is not None:
                 _answered([each], final.get(each.group))
@@ -238,10 +329,13 @@ class GroupCommits:
         return [each for each in batch if not each.done.done()]
 
     async def _on_thread(self, job: Callable[..., T], *arguments: Any) -> T:
+        return await self._on(self._thread, job, *arguments)
+
+    async def _on(self, thread: ThreadPoolExecutor, job: Callable[..., T], *arguments: Any) -> T:
         try:
-            running = self._thread.submit(job, *arguments)
+            running = thread.submit(job, *arguments)
         except RuntimeError:
-            raise LogUnavailable(f"the writer {self.writer} is closed") from None
+            raise LogUnavailable(f"the writer {self.name} is closed") from None
         return await asyncio.wrap_future(running)
 
     def _transact(self, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
@@ -255,10 +349,10 @@ class GroupCommits:
     def _ready(self) -> Transactions:
         """On the thread. What former writers have begun has an end then."""
         while self._spent:
-            self._fence(self._spent[0])
+            _fence(self._producer, self._spent[0])
             del self._spent[0]
         if self._transactions is None:
-            self._transactions = self._new_transactions(self.writer)
+            self._transactions = self._producer(self.name)
             try:
                 self._transactions.take_over()
             except LogError:
@@ -272,52 +366,42 @@ class GroupCommits:
         if transactions is not None:
             transactions.drop()
 
-    def _fence(self, writer: str) -> None:
-        """On any thread."""
-        successor = self._new_transactions(writer)
-        try:
-            successor.take_over()
-        finally:
-            successor.drop()
+    def _new_name(self) -> str:
+        return f"{self._prefix}{uuid.uuid4().hex}"
 
-    def _new_transactions(self, writer: str) -> Transactions:
-        longest_ms = TRANSACTION_S * 1_000
-        settings = {
-            **exclusive_settings(self._connection, self._timeout_s, writer),
-            "retry.backoff.ms": RESEND_MS,
-            "connections.max.idle.ms": IDLE_MS,
-            "transaction.timeout.ms": longest_ms,
-            "message.timeout.ms": longest_ms,
-            "socket.timeout.ms": min(longest_ms, int(self._connection["socket.timeout.ms"])),
-        }
-        try:
-            return Transactions(settings, min(self._timeout_s, TRANSACTION_S))
-        except KafkaException as error:
-            raise LogError(f"Kafka's client refuses its settings: {text_of(error)}; correct client_settings") from error
 
-    def _new_writer(self) -> str:
-        return f"{self._prefix}groups-{uuid.uuid4().hex}"
+def _fence(producer: Callable[[str], Transactions], writer: str) -> None:
+    """On any thread."""
+    successor = producer(writer)
+    try:
+        successor.take_over()
+    finally:
+        successor.drop()
 
-    def _refuse(self, group: str, error: KafkaException) -> None:
-        """Raise what asking again does not change."""
-        final = self._final(group, error.args[0])
-        if final is not None:
-            raise final from error
 
-    def _final(self, group: str, error: KafkaError) -> LogError | None:
-        """What to raise for an error that asking again does not change."""
-        if error.code() in OTHERS:
-            return GroupInUse(
-                f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "
-                "group.id"
-            )
-        if error.code() in REFUSED:
-            return LogError(f"{error.str()} Allow this user Read on the group {group} and on its topics")
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return TopicUnknown(f"Kafka knows no such topic for a commit of the group {group}: {error.str()}")
-        if error.code() in PERMANENT:
-            return LogError(f"Kafka refuses a commit for the group {group}: {error.str()}")
-        return None
+def _final(group: str, error: KafkaError) -> LogError | None:
+    """What to raise for an error that asking again does not change."""
+    if error.code() in OTHERS:
+        return GroupInUse(
+            f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "
+            "group.id"
+        )
+    if error.code() in REFUSED:
+        return LogError(f"{error.str()} Allow this user Read on the group {group} and on its topics")
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return TopicUnknown(f"Kafka knows no such topic for a commit of the group {group}: {error.str()}")
+    if error.code() in PERMANENT:
+        return LogError(f"Kafka refuses a commit for the group {group}: {error.str()}")
+    return None
+
+
+def place_of(group: str) -> int:
+    """The partition of `__consumer_offsets` that has the group's offsets: by Java's hash of the name, as in Kafka."""
+    found = 0
+    for unit in memoryview(group.encode("utf-16-le", "surrogatepass")).cast("H"):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    signed = found - (1 << 32) if found & 0x80000000 else found
+    return (0 if signed == -(1 << 31) else abs(signed)) % WRITERS
 
 
 def pulled_of(metadata: str | None) -> int | None:

@@ -16,6 +16,7 @@ from statechannel.adapters.kafka.clients import (
     LOGGER,
     admin_settings,
     check_client_settings,
+    check_delay,
     connection_settings,
     consumer_settings,
     exclusive_settings,
@@ -69,6 +70,8 @@ class KafkaLog:
         batching: BatchSettings | None = None,
     ) -> None:
         check_client_settings(client_settings or {})
+        if batching is not None:
+            check_delay(batching, client_settings or {}, request_timeout_s)
         self._bootstrap = bootstrap
         self._prefix = topic_prefix
         self._policy = TopicPolicy(
@@ -90,7 +93,7 @@ class KafkaLog:
             offsets = Offsets(admin)
             await admin.connect(timeout_s)
             reader = Reader(admin, offsets, self._reading_tail)
-            self._opened = _Opened(admin, Topics(admin, self._policy), offsets, reader)
+            self._opened = _Opened(admin, Topics(admin, self._policy, offsets), offsets, reader)
             self._writer = self._new_writer()
         except KafkaException as error:
             raise LogError(

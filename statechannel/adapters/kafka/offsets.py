@@ -62,6 +62,11 @@ class Offsets:
         """The log start offsets."""
         return await self._everywhere(topic, EARLIEST)
 
+    async def are_none(self, topic: str, partitions: int) -> bool:
+        """Whether nothing was ever written to the first so many partitions. Raises KafkaException or TimeoutError."""
+        wanted = {TopicPartition(topic, partition): LATEST for partition in range(partitions)}
+        return not any((await self._list(topic, wanted, WRITTEN)).values())
+
     async def span(self, topic: str, partition: int) -> Span:
         """Begin and both ends of one partition; `committed` is above all entries committed before the call."""
 

@@ -1,6 +1,7 @@
 """Creates topics as this system needs them, and refuses existing ones whose settings would break the protocol.
 
-Never alters or deletes a topic: the message of a refusal has the command for the operator.
+A topic of many partitions is created with the first of them, and grows while it has no records. Otherwise it never
+alters or deletes a topic: the message of a refusal has the command for the operator.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -12,16 +13,21 @@ from typing import cast
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic, ResourceType, TopicDescription
+from confluent_kafka.admin import NewPartitions, NewTopic, ResourceType, TopicDescription
 
 from statechannel.adapters.kafka.admin import Admin, text_of
 from statechannel.adapters.kafka.clients import MAX_MESSAGE_BYTES
+from statechannel.adapters.kafka.offsets import Offsets
 from statechannel.errors import LogUnavailable, TopicMismatch
 from statechannel.ports import TopicSpec
 
 PRODUCTION_REPLICATION = 3
 PRODUCTION_MIN_INSYNC = 2
 OPEN_TIMEOUT_S = 15.0
+"""For each request that its partitions take."""
+
+PARTITIONS_A_REQUEST = 5_000
+"""Kafka writes at most 10,000 records of metadata for one request: one for a partition, and a few for the topic."""
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
@@ -51,14 +57,16 @@ class TopicPolicy(msgspec.Struct, frozen=True):
 class Topics:
     """Creates and checks the topics of one Kafka cluster."""
 
-    def __init__(self, admin: Admin, policy: TopicPolicy) -> None:
+    def __init__(self, admin: Admin, policy: TopicPolicy, offsets: Offsets) -> None:
         self._admin = admin
         self._policy = policy
+        self._offsets = offsets
 
     async def open(self, topic: str, spec: TopicSpec) -> int:
         """As `Log.open_topic`, with the topic's full name."""
         self._policy.check()
-        return await self._admin.until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
+        requests = -(-self._wanted(spec) // PARTITIONS_A_REQUEST)
+        return await self._admin.until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S * requests)
 
     async def exists(self, topic: str) -> bool:
         """As `Log.has_topic`, with the topic's full name."""
@@ -71,6 +79,9 @@ class Topics:
             raise LogUnavailable(f"topic {topic} was created and is not visible yet")
         if any(cast(object, partition.leader) is None for partition in description.partitions):
             raise LogUnavailable(f"topic {topic} has partitions without a leader")
+        if await self._is_unfinished(topic, len(description.partitions), self._wanted(spec)):
+            await self._grow(topic, len(description.partitions), self._wanted(spec))
+            raise LogUnavailable(f"topic {topic} does not have all of its partitions yet")
         settings = await self._admin.settings(ResourceType.TOPIC, topic)
         _Check(self._admin.bootstrap, topic, spec, self._policy).accept(description, settings)
         return len(description.partitions)
@@ -82,7 +93,7 @@ class Topics:
             min_insync = min(min_insync, replication)
         new = NewTopic(
             topic,
-            num_partitions=spec.partitions or self._policy.default_partitions,
+            num_partitions=min(self._wanted(spec), PARTITIONS_A_REQUEST),
             replication_factor=replication,
             config=_new_settings(spec, min_insync, self._policy),
         )
@@ -99,12 +110,30 @@ class Topics:
                         f"Kafka at {self._admin.bootstrap} cannot hold {topic} with replication {replication}: "
                         f"{text_of(error)} Add brokers, or set development=true"
                     ) from error
-                case KafkaError.POLICY_VIOLATION:  # also for more than 10,000 partitions in one request
+                case KafkaError.POLICY_VIOLATION:
                     raise TopicMismatch(
                         f"Kafka at {self._admin.bootstrap} refuses to create {topic}: {text_of(error)}"
                     ) from error
                 case _:
                     raise
+
+    def _wanted(self, spec: TopicSpec) -> int:
+        return spec.partitions or self._policy.default_partitions
+
+    async def _is_unfinished(self, topic: str, found: int, wanted: int) -> bool:
+        """Whether somebody has begun to create the topic: nobody writes to it before it has all partitions."""
+        begun = found < wanted and found % PARTITIONS_A_REQUEST == 0
+        return begun and await self._offsets.are_none(topic, found)
+
+    async def _grow(self, topic: str, found: int, wanted: int) -> None:
+        new = NewPartitions(topic, min(wanted, found + PARTITIONS_A_REQUEST))
+        with self._admin.lent() as client:
+            answers = client.create_partitions([new], request_timeout=self._admin.timeout_s)
+        try:
+            await self._admin.answer(answers[topic])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.INVALID_PARTITIONS:  # else another broker was faster
+                raise
 
 
 class _Check:

@@ -31,7 +31,7 @@ WRITE_S = TRANSACTION_TIMEOUT_S * 3 / 4
 """We give up a longer group, before Kafka aborts it and fences us."""
 
 SEND_S = 3.0
-"""How long Kafka's client asks again where a topic is not known: the offsets of other groups wait meanwhile."""
+"""How long Kafka's client asks again where a topic is not known: the other groups of this producer wait meanwhile."""
 
 FENCED = frozenset(
     {

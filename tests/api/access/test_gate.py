@@ -461,6 +461,7 @@ def test_a_token_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     now_s = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     path = tmp_path / "token"
+    path.touch(0o600)
     path.write_text("one\n")
     found = Credentials.of_environment({"LOADMANAGER_TOKEN_FILE": str(path)})
     assert found.headers("https://b") == {"Authorization": "Bearer one"}
@@ -471,6 +472,17 @@ def test_a_token_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     now_s[0] += 1.0
     with pytest.raises(Invalid, match="cannot be read"):
         found.headers("https://b")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o602])
+def test_a_token_file_that_everybody_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    path.chmod(mode)
+    with pytest.raises(Invalid, match=f"chmod 600 {path}"):
+        Credentials(token_file=str(path)).headers("https://b")
+    path.chmod(0o640)
+    assert Credentials(token_file=str(path)).headers("https://b") == {"Authorization": "Bearer one"}
 
 
 @pytest.mark.parametrize(

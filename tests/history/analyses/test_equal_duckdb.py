@@ -1,7 +1,8 @@
-"""Every analysis of a generated history is what DuckDB answers to the same question, asked in other words."""
+"""Every analysis of a generated history is what DuckDB answers: to the same text, or to the question in other words."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.analyse import NEEDED, connected, reading
 from bench.analyse import together as answered_together
 from bench.analyse_duckdb import ANSWERS, difference
+from bench.analyse_duckdb_loads import IMBALANCE
 from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.lake import ALWAYS
+from loadmanager.history.analyses.texts import TEXTS, prepare_duckdb
+from loadmanager.history.lake import ALWAYS, Window
+from loadmanager.history.views import VIEWS
 
-WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9))
+WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9), top=12)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,32 @@ def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, together: di
     assert ours.num_rows > 0
     assert difference(ours, theirs, ANALYSES[name].order) == ""
     assert difference(together[name], theirs, ANALYSES[name].order) == ""
+
+
+def test_the_view_of_the_cluster_means_the_same_by_even_as_the_analysis(root: Path) -> None:
+    """Minutes of a restart too, in which a broker has two lives and the others are there for longer."""
+    with connected(root) as db:
+        db.execute(f"CREATE TEMP TABLE analysed AS {IMBALANCE}")
+        db.execute(f"CREATE TEMP TABLE viewed AS {VIEWS['cluster_load_by_minute'].sql}")
+        [apart] = db.sql(
+            "SELECT count(*), max(abs(a.max_over_mean - v.cpu_max_over_mean)), count(CASE WHEN a.broker <> "
+            "v.fullest_broker THEN 1 END) FROM analysed a JOIN viewed v USING (minute) WHERE a.resource = 'cpu'"
+        ).fetchall()
+    assert apart[0] >= WORLD.days * 1439
+    assert apart[1:] == (pytest.approx(0, abs=1e-9), 0)
+
+
+WINDOW = Window(datetime(2026, 1, 6, 3, tzinfo=UTC), datetime(2026, 1, 7, 12, 30, 1, 500_000, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if text.order])
+def test_a_window_cuts_the_same_in_both(spark: SparkSession, root: Path, name: str) -> None:
+    ours = ANALYSES[name].run(reading(spark, root), WINDOW, DEFAULTS).toArrow()
+    with connected(root) as db:
+        prepare_duckdb(db, name, WINDOW, DEFAULTS)
+        theirs = db.sql(f"SELECT * FROM {name}").to_arrow_table()
+    assert ours.num_rows > 0
+    assert difference(ours, theirs, ANALYSES[name].order) == ""
 
 
 @pytest.mark.slow

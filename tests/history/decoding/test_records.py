@@ -241,12 +241,14 @@ def test_one_record_that_does_not_fit_takes_no_other_with_it():
 def test_a_deletion_is_no_record_and_no_fault():
     [row] = decode("load-brokers", [None])
     assert (row["kind"], row["broker_load"], row["key"]) == (None, None, b"b1")
+    [row] = decode("group-lag", [None], [b"shop/orders/billing\norders\n0"])
+    assert (row["kind"], row["group_lag"]) == (None, None), "the group is gone"
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff"])
 def test_a_load_report_without_a_brokers_name_is_unreadable(key):
     [row] = decode("load-brokers", [b'{"broker":["b1",1],"sampled_ms":5}'], [key])
-    assert (row["kind"], row["reason"]) == ("corrupt", "its key is no broker's name")
+    assert (row["kind"], row["reason"]) == ("corrupt", "its key is no name")
 
 
 def test_a_decision_of_a_later_release_is_kept_for_that_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -10,18 +11,20 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history.ingest.gold import SPANS, affected, refresh_gold
-from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes
 from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.lake import Lake, Once
-from loadmanager.history.schemas import BROKER_LOAD
+from loadmanager.history.minutes import MINUTE_US, Span
+from loadmanager.history.schemas import BROKER_LOAD, TRANSITION
 from loadmanager.model.load import BROKERS_TOPIC
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S_US = 1_000_000
 TTL_S = 300
 LAST_S = 1_800
-MANY = [Span(0, (LAST_S // 60 + 10) * MINUTE_US)]
+DEATHS = {("a", 1): 700, ("b", 2): 1_400}
+"""At which second the leader revoked what an incarnation served."""
 
 
 class Report(NamedTuple):
@@ -66,15 +69,49 @@ def rows(spark: SparkSession, reports: list[Report], first: int = 0) -> DataFram
     )
 
 
+def revokes(spark: SparkSession) -> DataFrame:
+    """As TRANSITION: the deaths, each of two bundles, and before them a bundle that was stuck at a living broker."""
+    told = [(*key, at_s + more, "assigned") for key, at_s in DEATHS.items() for more in (0, 20)]
+    told += [(*key, at_s - 200, "assigning") for key, at_s in DEATHS.items()]
+    values = []
+    for offset, (broker, incarnation, at_s, state) in enumerate(told):
+        time = EPOCH + timedelta(seconds=at_s)
+        value = {
+            "partition": 0, "offset": offset, "appended_at": time, "at": time, "day": time.date(), "action": "revoke",
+            "ordinal": 0, "bundle": f"b{offset}", "state_before": state, "state": "revoking", "holder_before": broker,
+            "holder_before_incarnation": incarnation, "holder": broker, "holder_incarnation": incarnation,
+        }  # fmt: skip
+        values.append(tuple(value.get(name) for name in TRANSITION.names))
+    return spark.createDataFrame(values, TRANSITION)
+
+
+def heard(broker: str, reports: list[Report]) -> list[Report]:
+    """What counts of a broker: nothing of a dead incarnation, and no late report of one that stopped."""
+    mine = sorted((each for each in reports if each.broker == broker), key=lambda each: each.at_s)
+    mine = [
+        each
+        for each in mine
+        if each.cpu is None or not 0 <= each.at_s - DEATHS.get((broker, each.incarnation), LAST_S) < TTL_S
+    ]
+    kept = mine[:2]
+    for first, deletion, each in zip(mine, mine[1:], mine[2:], strict=False):
+        late = first.cpu is not None and deletion.cpu is None and each.cpu is not None
+        late = late and first.incarnation >= each.incarnation and each.at_s - first.at_s < TTL_S
+        kept += [] if late else [each]
+    return kept
+
+
 def counted(reports: list[Report], horizon_s: int) -> dict[tuple[int, str, int], tuple[float, float]]:
     """Minute, broker and incarnation to the seconds covered and the mean: by looking at every second."""
     seconds: dict[tuple[int, str, int], list[float]] = defaultdict(list)
     for broker in {report.broker for report in reports}:
-        of_broker = {report.at_s: report for report in reports if report.broker == broker}
+        of_broker = {each.at_s: each for each in heard(broker, reports)}
         now: Report | None = None
         for second in range(horizon_s):
             now = of_broker.get(second, now)
-            if now is not None and now.cpu is not None and second < now.at_s + TTL_S:
+            dead_s = LAST_S if now is None else DEATHS.get((broker, now.incarnation), LAST_S)
+            dead_s = LAST_S if now is None or now.at_s > dead_s else dead_s  # a zombie, long after
+            if now is not None and now.cpu is not None and second < min(now.at_s + TTL_S, dead_s):
                 seconds[second // 60, broker, now.incarnation].append(now.cpu)
     return {key: (float(len(values)), sum(values) / len(values)) for key, values in seconds.items()}
 
@@ -86,33 +123,27 @@ def found(minutes: DataFrame) -> dict[tuple[int, str, int], tuple[float, float]]
     }
 
 
-@pytest.mark.parametrize("count", [4, 60])
-def test_a_minute_is_what_its_seconds_say(spark, count):
-    reports = made(count, count)
-    horizon_s = max(report.at_s for report in reports)
-    minutes = broker_minutes(rows(spark, reports), Reach(TTL_S * S_US, horizon_s * S_US), MANY)
-    expected = counted(reports, horizon_s)
-    assert found(minutes) == {key: pytest.approx(value) for key, value in expected.items()}
-    told = sum(row.reports for row in minutes.collect())
-    assert 0 < told <= sum(report.cpu is not None for report in reports)
-
-
-def test_gold_follows_late_reports_and_is_the_same_as_if_all_had_come_in_time(spark, lake):
-    reports = made(7, 40)
+@pytest.mark.parametrize("count", [4, 40])
+def test_gold_follows_late_reports_and_deaths_and_is_what_each_second_says(spark, lake, count):
+    reports = made(7, count)
     Random(1).shuffle(reports)
-    reports.append(Report("a", 3, 1, 50.0))
-    for number, part in enumerate((reports[:30], reports[30:31], reports[31:90], reports[90:])):
-        first = reports.index(part[0])
-        lake.append("broker_load", rows(spark, part, first), Once("test", number))
-        advance(lake, SILVER, number, [Mark(BROKERS_TOPIC, 0, first + len(part), len(part), 0)])
+    reports.append(Report("c", 3, 1, 50.0))
+    cuts = [0, count // 2, count // 2 + 1, 2 * count, len(reports)]
+    for number, (first, last) in enumerate(itertools.pairwise(cuts)):
+        lake.append("broker_load", rows(spark, reports[first:last], first), Once("test", number))
+        if number == 2:
+            lake.append("transition", revokes(spark), Once("test", number))
+            advance(lake, SILVER, number + 10, [Mark(CHANNEL_TOPIC, 0, 6, 6, 0)])
+        advance(lake, SILVER, number + 20, [Mark(BROKERS_TOPIC, 0, last, last - first, 0)])
         assert refresh_gold(lake, TTL_S)["broker_minute"] > 0
     horizon_s = max(report.at_s for report in reports)
-    by_second = {report[:2]: report for report in reports}
-    expected = counted(list(by_second.values()), horizon_s)
-    assert found(lake.table("broker_minute")) == {key: pytest.approx(value) for key, value in expected.items()}
+    expected = {key: pytest.approx(value) for key, value in counted(reports, horizon_s).items()}
+    assert found(lake.table("broker_minute")) == expected
+    told = sum(row.reports for row in lake.table("broker_minute").collect())
+    assert 0 < told <= sum(report.cpu is not None for report in reports)
     assert refresh_gold(lake, TTL_S)["broker_minute"] == 0, "nothing came"
     refresh_gold(lake, TTL_S, everything=True)
-    assert found(lake.table("broker_minute")) == {key: pytest.approx(value) for key, value in expected.items()}
+    assert found(lake.table("broker_minute")) == expected
 
 
 def test_a_late_report_changes_its_time_to_live_and_nothing_between_that_and_now():

@@ -102,7 +102,7 @@ def test_the_record_of_a_run_has_the_figures_of_the_run(workload):
 
 def test_a_game_is_played_from_the_recorded_placement_and_always_the_same():
     history = written(lopsided(20))
-    made = recorded(sliced(history.table(), frame(20)), 1800.0, 0.9)
+    made = recorded(sliced(history.table(), frame(20)), 0.9)
     assert isinstance(made, RecordedGame)
     first, second = (played(made, Candidate("plan"), rules("plan")) for _ in range(2))
     home = made.scenario.home

@@ -31,11 +31,10 @@ LEFT, RIGHT, WHOLE = (
     "play/ns-0/0x40000000_0xffffffff",
     "play/ns-0/0x00000000_0xffffffff",
 )
-TTL_S = 600.0
 
 
 def found(history: History, rounds: int, coverage: float = 0.9, settle_s: float = 0.0) -> RecordedGame:
-    answer = recorded(sliced(history.table(), frame(rounds)), TTL_S, coverage, settle_s)
+    answer = recorded(sliced(history.table(), frame(rounds)), coverage, settle_s)
     assert isinstance(answer, RecordedGame), answer
     return answer
 
@@ -144,7 +143,7 @@ def test_a_broker_that_was_revoked_is_gone_until_it_comes_back_as_another():
 
 
 def test_a_broker_that_goes_on_reporting_only_lost_a_bundle():
-    revoked = Step(BEGIN_US + ROUND // 2, LEFT, "revoking", "revoke", A, None, "assigned", A)
+    revoked = Step(BEGIN_US + ROUND // 2, LEFT, "revoking", "revoke", A, None, "releasing", A)
     reports = [says(-1, A, 20, {LEFT: 200}, 200), says(-1, B, 0, {}, 0), says(0.9, A, 0, {}, 0)]
     game = found(History(reports, [owns(LEFT, A), revoked, owns(LEFT, B, 0.6)]), 3)
     assert game.scenario.present.all()
@@ -159,7 +158,7 @@ def test_a_report_that_was_taken_away_or_is_too_old_says_nothing():
     present = game.scenario.present
     assert present[:, 0].all()
     assert present[:, 1].tolist() == [True] * 2 + [False] * 10
-    assert present[:, 2].tolist() == [True] * 10 + [False] * 2, "ten minutes after its only report"
+    assert present[:, 2].tolist() == [True] * 9 + [False] * 3, "ten minutes after its only report"
 
 
 def test_a_late_report_of_a_broker_that_stopped_does_not_bring_it_back():
@@ -272,12 +271,12 @@ def test_a_deleted_bundle_has_no_load_any_more():
     ],
 )
 def test_what_is_not_known_is_not_made_up(history, why):
-    assert recorded(sliced(history.table(), frame(9)), TTL_S, 0.9) == Missing(why)
+    assert recorded(sliced(history.table(), frame(9)), 0.9) == Missing(why)
 
 
 def test_a_part_that_is_not_known_is_let_pass_if_it_is_small_enough():
     history = History([says(-9, A, 20, {LEFT: 200}, 200), says(-1, B, 0, {}, 0)], [owns(LEFT, A)])
-    assert isinstance(recorded(sliced(history.table(), frame(9)), TTL_S, 0.1), RecordedGame)
+    assert isinstance(recorded(sliced(history.table(), frame(9)), 0.1), RecordedGame)
 
 
 # --- parts

@@ -52,7 +52,7 @@ def laid_down(model: ClusterModel, **changes: object) -> bytes:
 
 
 def recorded_of(history: History, rounds: int) -> RecordedGame:
-    made = recorded(sliced(history.table(), frame(rounds)), BASE.load_ttl_s, 0.9)
+    made = recorded(sliced(history.table(), frame(rounds)), 0.9)
     assert isinstance(made, RecordedGame), made
     return made
 

@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow
 from pyspark.sql import SparkSession
 
+from bench.generating.arrow import schema_of
+from loadmanager.history import minutes
+from loadmanager.history.duck import speak_spark
 from loadmanager.history.lake import Lake
+from loadmanager.history.minutes import Reach
 from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 from loadmanager.history.schemas import TABLES
 from loadmanager.strategies.playground.game import Run
@@ -25,12 +30,19 @@ BEGIN = datetime(2026, 11, 2, tzinfo=UTC)
 BEGIN_US = int(BEGIN.timestamp()) * 1_000_000
 SECOND = 1_000_000
 GAP_S = 0.05
+TTL_S = 600.0
 Row = dict[str, Any]
 Rates = dict[str, float]
 EVENTS = pyarrow.schema(
-    [("kind", pyarrow.int8()), ("us", pyarrow.int64()), ("nth", pyarrow.int64()), ("ordinal", pyarrow.int32())]
-    + [("broker", pyarrow.string()), ("incarnation", pyarrow.int64()), ("bundle", pyarrow.string())]
-    + [("gone", pyarrow.bool_()), ("source", pyarrow.string()), ("source_incarnation", pyarrow.int64())]
+    [
+        ("kind", pyarrow.int8()),
+        ("us", pyarrow.int64()),
+        ("until_us", pyarrow.int64()),
+        ("nth", pyarrow.int64()),
+        ("ordinal", pyarrow.int32()),
+    ]
+    + [("broker", pyarrow.string()), ("bundle", pyarrow.string())]
+    + [("gone", pyarrow.bool_()), ("source", pyarrow.string())]
     + [("action", pyarrow.string()), ("role", pyarrow.string())]
     + [(name, pyarrow.float64()) for name in ("cpu_percent", "memory_percent", "in_rate_bytes_s", "out_rate_bytes_s")]
     + [(name, pyarrow.float64()) for name in ("rate_msg_s", "cores", "memory_bytes", "in_capacity_bytes_s")]
@@ -78,12 +90,13 @@ class History(msgspec.Struct):
 
     def table(self) -> pyarrow.Table:
         """The rows as a window gets them."""
-        rows = [row for report in self.reports for row in _report_events(report)]
-        rows += [_step_event(step, *place) for step, place in self._placed()]
+        until = in_force(self, Reach(round(TTL_S * SECOND)))
+        rows = [row for number, report in enumerate(self.reports) for row in _report_events(report, until.get(number))]
+        rows += [_step_event(step, *place) for step, place in self.placed()]
         rows += [{"kind": RULES, "us": us, "nth": 0, "data": data} for us, data in self.decisions[:1]]
         return pyarrow.Table.from_pylist(rows, schema=EVENTS)
 
-    def _placed(self) -> list[tuple[Step, tuple[int, int]]]:
+    def placed(self) -> list[tuple[Step, tuple[int, int]]]:
         """Each step with its offset and ordinal: what happened at one instant is one record."""
         times = sorted({step.us for step in self.steps})
         return [(step, (times.index(step.us), number)) for number, step in enumerate(self.steps)]
@@ -94,7 +107,7 @@ class History(msgspec.Struct):
         for offset, report in enumerate(self.reports):
             for table, row in _report_rows(report, offset):
                 rows[table].append(row)
-        rows["transition"] = [_step_row(step, *place) for step, place in self._placed()]
+        rows["transition"] = [_step_row(step, *place) for step, place in self.placed()]
         for offset, (us, data) in enumerate(self.decisions):
             origin: Row = {"partition": 0, "offset": offset, "appended_at": at(us + SECOND), "day": at(us).date()}
             rows.setdefault("decision", []).append({**origin, "at": at(us), "has_model": True})
@@ -176,16 +189,32 @@ def _report(run: Run, at: int, broker: int, owner: Any, top: int, us: int) -> Re
     used = float(loads[mine, CPU].sum() + scenario.foreign[at, broker, CPU])
     listed = {str(scenario.bundles[row]): rates(loads[row]) for row in hottest.tolist()}
     name = broker_names(scenario.brokers)[broker]
-    return Report(us, name, 100 * used / cores, cores, listed, rates(loads[mine].sum(axis=0)), len(mine))
+    starts = 1 + int(np.count_nonzero(scenario.present[1 : at + 1, broker] > scenario.present[:at, broker]))
+    total = rates(loads[mine].sum(axis=0))
+    return Report(us, name, 100 * used / cores, cores, listed, total, len(mine), starts)
 
 
-def _report_events(report: Report) -> Iterator[Row]:
-    base: Row = {"us": report.us, "nth": 0, "broker": report.broker, "incarnation": report.incarnation}
+def in_force(history: History, reach: Reach) -> dict[int, int]:
+    """Until when each report is in force, of those that are at all."""
+    reports = [row for offset, report in enumerate(history.reports) for _, row in _report_rows(report, offset)[:1]]
+    with duckdb.connect() as db:
+        speak_spark(db)
+        for name, table, rows in (
+            ("report", "broker_load", reports),
+            ("transition", "transition", [_step_row(step, *place) for step, place in history.placed()]),
+        ):
+            db.register(name, pyarrow.Table.from_pylist(rows, schema=schema_of(table)))
+        found = db.sql(minutes.in_force(reach)).fetchall()
+    return {offset: end_us for _, offset, _, _, begin_us, end_us in found if end_us > begin_us}
+
+
+def _report_events(report: Report, until_us: int | None) -> Iterator[Row]:
+    base: Row = {"us": report.us, "nth": 0, "broker": report.broker}
     if report.gone:
-        yield {**base, "kind": REPORT, "incarnation": None, "gone": True}
         return
-    own = {**report.total, "cpu_percent": report.cpu_percent, "cores": report.cores}
-    yield {**base, "kind": REPORT, "gone": False, **own}
+    if until_us is not None:
+        own = {**report.total, "cpu_percent": report.cpu_percent, "cores": report.cores}
+        yield {**base, "kind": REPORT, "until_us": until_us, **own}
     yield {**base, "kind": TOTAL, **report.total}
     for bundle, measured in report.listed.items():
         yield {**base, "kind": LISTED, "bundle": bundle, **measured}
@@ -197,7 +226,7 @@ def _step_event(step: Step, offset: int, ordinal: int) -> Row:
         place = None
     return {
         "kind": OWNERSHIP, "us": step.us, "nth": offset, "ordinal": ordinal, "broker": place, "bundle": step.bundle,
-        "gone": step.state is None, "source": step.source, "source_incarnation": step.incarnation,
+        "gone": step.state is None, "source": step.source,
         "action": step.action, "role": step.role,
     }  # fmt: skip
 
@@ -206,20 +235,17 @@ def at(us: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
 
 
-def _report_rows(report: Report, offset: int) -> Iterator[tuple[str, Row]]:
+def _report_rows(report: Report, offset: int) -> list[tuple[str, Row]]:
     origin: Row = {"partition": 0, "offset": offset, "appended_at": at(report.us), "day": at(report.us).date()}
     if report.gone:
-        yield "broker_load", {**origin, "broker": report.broker}
-        return
+        return [("broker_load", {**origin, "broker": report.broker})]
     base = {**origin, "broker": report.broker, "incarnation": report.incarnation, "at": at(report.us)}
-    capacity = {"cpu": report.cores}
-    yield (
-        "broker_load",
-        {**base, **_silver(report.total), "cpu_percent": report.cpu_percent, "capacity": capacity},
-    )
-    yield "bundle_total", {**base, **_silver(report.total), "count": report.count}
-    for rank, (bundle, measured) in enumerate(report.listed.items()):
-        yield "bundle_load", {**base, **_silver(measured), "bundle": bundle, "rank": rank}
+    own = {**base, **_silver(report.total), "cpu_percent": report.cpu_percent, "capacity": {"cpu": report.cores}}
+    listed = [
+        ("bundle_load", {**base, **_silver(measured), "bundle": bundle, "rank": rank})
+        for rank, (bundle, measured) in enumerate(report.listed.items())
+    ]
+    return [("broker_load", own), ("bundle_total", {**base, **_silver(report.total), "count": report.count}), *listed]
 
 
 def _silver(measured: Rates) -> Row:

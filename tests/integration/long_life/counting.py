@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from urllib.parse import quote
 
 from loadmanager.client import HttpRouter, Router
 from loadmanager.demo.counter.audit import audit
@@ -89,7 +90,7 @@ async def until_more(load: Load, requests: int = 100) -> None:
 
 def tokens_by_topic(store: Path) -> dict[str, list[Token]]:
     """Under which tokens each key was ever written, in the order of the writes; one for each time it changed."""
-    with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=5)) as db:
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(store))}?mode=ro", uri=True, timeout=5)) as db:
         rows = db.execute("SELECT topic, token FROM increment ORDER BY topic, value").fetchall()
     by_topic = groupby(rows, key=itemgetter(0))
     return {topic: [Token.parse(token) for token, _ in groupby(each, key=itemgetter(1))] for topic, each in by_topic}

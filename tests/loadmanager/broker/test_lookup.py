@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.broker.lookup import FIRST_REST_S, LAST_REST_S, Lookup
+from loadmanager.broker.lookup import FIRST_REST_S, LAST_REST_S, WOKEN_AT_ONCE, Located, Lookup
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
 from statechannel.law.bundle import Bundle, Key
@@ -99,6 +99,27 @@ async def test_a_deferred_lookup_is_answered_in_the_moment_the_bundle_arrives(wo
         await one.hand.accept(Action.RETURN, one.bundle, B)
         await asyncio.sleep(0.001)
         assert lookup.result().owner == B
+
+
+@virtually
+async def test_lookups_that_one_record_wakes_look_again_in_several_turns(world: World):
+    async with asked(world) as one:
+        await one.hand.accept(Action.OWN, one.bundle, B, B)
+        lookups = [asyncio.ensure_future(one.lookup.locate(TOPIC, 60)) for _ in range(10 * WOKEN_AT_ONCE)]
+        await world.until(lambda: len(one.lookup._waits) == len(lookups), 1, "all wait")
+        peek, looks = one.lookup.peek, [0]
+
+        def counted(topic: Key) -> Located | None:
+            if not looks[-1]:
+                asyncio.get_running_loop().call_soon(looks.append, 0)
+            looks[-1] += 1
+            return peek(topic)
+
+        one.lookup.peek = counted  # type: ignore[method-assign]
+        await one.hand.accept(Action.RETURN, one.bundle, B)
+        assert {answer.owner for answer in await asyncio.gather(*lookups)} == {B}
+        assert max(looks) <= WOKEN_AT_ONCE
+        assert sum(looks) >= len(lookups)
 
 
 @virtually

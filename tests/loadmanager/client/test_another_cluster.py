@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,11 +14,13 @@ import pytest
 from aiohttp import web
 
 from loadmanager import Broker, Conflict, Moved, NotServing
-from loadmanager.client import BudgetSpent, HttpRouter, Router
+from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
 from loadmanager.client.cluster import Pin, check_request, cluster_in, continues, header_of
+from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster, problem_of
 from loadmanager.client.route import RouteTable
-from loadmanager.errors import Invalid
+from loadmanager.consumer.group_consumer import GroupConsumer
+from loadmanager.errors import Invalid, Unavailable
 from statechannel.law.partition import ClusterIdentity
 from tests.loadmanager.embedded import NAMESPACE, PATIENT, TOPIC, Host, embedded
 
@@ -68,6 +71,77 @@ def test_a_later_log_is_learned_from_brokers_alone():
     pin.take(later, "a broker")
     with pytest.raises(AnotherCluster):
         pin.check({CLUSTER_HEADER: header_of(BLUE)}, "a service")
+
+
+async def test_one_text_is_one_url_and_what_is_no_url_is_refused():
+    async with Router("http://127.0.0.1:1") as router:
+        assert router.directory.urls == ["http://127.0.0.1:1"]
+    for wrong in ("127.0.0.1:1", ["127.0.0.1:1"], "http://a:1,http://b:2", [], ["http://"]):
+        for use in (
+            Router,
+            SyncRouter,
+            lambda urls: GroupConsumer("a/b/c", ["topic"], brokers=urls, kafka={"bootstrap.servers": "127.0.0.1:1"}),
+        ):
+            with pytest.raises(Invalid, match="URL"):
+                use(wrong)
+
+
+def test_a_consumer_keeps_its_name_and_refuses_what_is_no_cluster():
+    kafka = {"bootstrap.servers": "127.0.0.1:1"}
+    consumer = GroupConsumer("a/b/c", ["topic"], brokers=["http://a:1"], kafka=kafka, name="eu", cluster="blue")
+    assert consumer._session.subscription.name == "eu"
+    consumer.close()
+    with pytest.raises(Invalid, match="blue/7"):
+        GroupConsumer("a/b/c", ["topic"], brokers=["http://a:1"], kafka=kafka, cluster="blue/7")
+
+
+class Address:
+    """An address where a broker of some cluster answers lookups; it notes which credentials it is sent."""
+
+    def __init__(self) -> None:
+        self.cluster = ""
+        self.tokens: list[str] = []
+        self.runner: web.AppRunner
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if "Authorization" in request.headers:
+            self.tokens.append(self.cluster)
+        answer = {"topic": TOPIC, "bundle": f"{NAMESPACE}/0x00000000_0xffffffff", "broker": "b", "urls": {}}
+        return web.json_response({"answers": [answer]}, headers={CLUSTER_HEADER: self.cluster, "Connection": "close"})
+
+    async def begin(self, port: int = 0) -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        self.runner = web.AppRunner(app)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", port).start()
+        return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+
+
+async def test_credentials_go_to_no_address_that_does_not_name_the_cluster_first():
+    address = Address()
+    url = await address.begin()
+    port = address.runner.addresses[0][1]
+    try:
+        async with Router([url], cluster="blue", credentials=Credentials(token="secret")) as router:
+            address.cluster = "green/1/0"
+            with pytest.raises(Unavailable, match=r"green/1/0.*not to blue"):
+                await router.directory.locate(TOPIC, 1.0)
+            assert address.tokens == []
+            address.cluster = "blue/1/0"
+            for _ in range(2):
+                await router.directory.locate(TOPIC, 1.0)
+            assert address.tokens == ["blue/1/0"] * 2
+            await address.runner.cleanup()
+            with pytest.raises(Unavailable):
+                await router.directory.locate(TOPIC, 1.0)
+            address.cluster = "blue/2/0"
+            await address.begin(port)
+            with pytest.raises(Unavailable, match=r"blue/2/0.*not to blue/1/0"):
+                await router.directory.locate(TOPIC, 1.0)
+            assert address.tokens == ["blue/1/0"] * 2
+    finally:
+        await address.runner.cleanup()
 
 
 class Shop(Host):
@@ -186,3 +260,24 @@ async def test_brokers_and_services_refuse_requests_for_another_cluster_and_say_
             assert (await answer.json())["type"] == "urn:loadmanager:another-cluster"
             assert answer.headers[CLUSTER_HEADER] == header_of(ours)
         assert service.writes == 0
+
+
+async def test_no_route_answers_a_request_for_another_cluster(tmp_path: Path):
+    async with shop(tmp_path, "blue") as (broker, _), aiohttp.ClientSession() as session:
+        url = f"http://{broker.name}"
+        async with session.get(f"{url}/openapi.json") as answer:
+            paths = (await answer.json())["paths"]
+        asked = [(method, path) for path, methods in paths.items() for method in methods]
+        asked += [("get", path) for path in ("/", "/metrics", "/openapi.json", "/admin/v2/brokers/live", "/no/such")]
+        asked += [
+            ("post", "/v1/groups/shop/orders/billing/members/m/heartbeat"),
+            ("get", f"/lookup/v2/topic/persistent/{TOPIC}"),
+        ]
+        assert len(asked) > 100
+        for method, path in asked:
+            filled = re.sub(r"\{[^}]*\}", "x", path)
+            async with session.request(method, url + filled, headers={CLUSTER_HEADER: "green/1/0"}) as answer:
+                assert answer.status == 421, (method, path)
+                detail = (await answer.json())["detail"] if method != "head" else "green/1/0 blue/"
+                assert "green/1/0" in detail, (method, path)
+                assert "blue/" in detail, (method, path)

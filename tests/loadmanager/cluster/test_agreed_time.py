@@ -137,3 +137,23 @@ async def test_a_journal_is_not_trimmed_while_the_time_is_not_known() -> None:
     clocks.off_ms = 0  # the clock is right again
     await journal.append(b"k", b"v")
     assert asked == [START_MS - round(TRIM_EVERY_S * 1000)]
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "others_ms", "offset_ms"),
+    [
+        (0, [], 0),
+        (YEAR_MS, [0, 10], YEAR_MS - 10),
+        (0, [YEAR_MS, 0], 0),
+        (0, [-YEAR_MS, 4], 0),
+        (2_000, [-YEAR_MS, YEAR_MS, 0, 0], 2_000),
+        (100_000, [0], 50_000),
+    ],
+)
+def test_the_clock_that_is_wrong_is_far_from_the_median(own_ms: int, others_ms: list[int], offset_ms: int) -> None:
+    clocks = Clocks(own_ms)
+    for number, off_ms in enumerate(others_ms):
+        clocks.hear(f"b:{number}", off_ms)
+    assert clocks.time.offset_ms() == offset_ms
+    clocks.s += FRESH_S + 1
+    assert clocks.time.offset_ms() == 0, "who is silent is no measure"

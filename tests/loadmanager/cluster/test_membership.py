@@ -219,26 +219,107 @@ def test_a_broker_that_suspected_a_dead_one_and_died_too_is_suspected():
         assert set(suspected_by(order, peers(A, B, C, D))) == {B, C}
 
 
-def test_a_process_that_was_suspected_and_lived_is_not_suspected_again():
-    def registered(incarnation: int, started_ms: int) -> None:
-        name = f"a:1#{incarnation}"
-        member = Member(BrokerId("a:1", incarnation), Registration(started_ms=started_ms).encode())
-        membership.saw_members({"a:1": member}, Connection.CONNECTED, 0.0)
-        assert str(membership.peers["a:1"].broker) == name
+class Cluster:
+    """Brokers a:1, b:1, ... as one of them sees them; `refused` are the names of those whose ports refuse."""
 
-    membership = membership_of(A)
-    registered(1, 7)
-    membership.suspected = {A: "refuses"}
-    assert membership.proven() == set()
-    membership.saw_members({}, Connection.CONNECTED, 0.0)
-    registered(2, 7)
-    membership.suspected = {}
-    assert membership.proven() == {A2}
-    suspicions = [(B, A2), (C, A2)]
-    assert set(suspected_by(suspicions, peers(A2, B, C))) == {A2}
-    assert suspected_by(suspicions, peers(A2, B, C), membership.proven()) == {}
-    registered(3, 8)
-    assert membership.proven() == set(), "another process"
+    def __init__(self, size: int) -> None:
+        self.membership = membership_of()
+        self.names = [f"{'abcdefghijklmnopqrstuvwxyz'[at]}:1" for at in range(size)]
+        self.up = dict.fromkeys(self.names, (1, 7))
+        self.refused: set[str] = set()
+        self.now_s = 0.0
+        self.register()
+
+    def register(self, **up: tuple[int, int] | None) -> None:
+        """Broker `a` has this incarnation and start, or is gone."""
+        for name, of in up.items():
+            self.up.pop(f"{name}:1", None)
+            if of is not None:
+                self.up[f"{name}:1"] = of
+        members = {
+            name: Member(BrokerId(name, incarnation), Registration(started_ms=started_ms).encode())
+            for name, (incarnation, started_ms) in self.up.items()
+        }
+        self.membership.saw_members(members, Connection.CONNECTED, self.now_s)
+
+    def suspected(self, *refused: str, after_s: float = 0.0) -> set[str]:
+        """Who is suspected if these brokers refuse connections from all others from `after_s` on."""
+        self.now_s += after_s
+        self.refused = {f"{name}:1" for name in refused}
+        observers = [peer.broker for name, peer in self.membership.peers.items() if name not in self.refused]
+        targets = [peer.broker for name, peer in self.membership.peers.items() if name in self.refused]
+        self.membership.judge([(one, other) for other in targets for one in observers], self.now_s)
+        return {str(broker) for broker in self.membership.suspected}
+
+
+def test_a_process_that_was_suspected_and_lived_is_not_suspected_again():
+    cluster = Cluster(3)
+    assert cluster.suspected("a") == {"a:1#1"}
+    cluster.register(a=None)
+    cluster.register(a=(2, 7))
+    assert cluster.suspected("a", after_s=1_000) == set()
+    assert cluster.membership.spared == ()
+    cluster.register(a=(3, 8))
+    assert cluster.suspected("a") == {"a:1#3"}, "another process"
+
+
+@pytest.mark.parametrize(("size", "most"), [(3, 1), (4, 1), (5, 2), (6, 2), (20, 7)])
+def test_a_third_of_the_brokers_at_most_is_suspected(size: int, most: int):
+    cluster, refuse = Cluster(size), size - 2
+    assert len(cluster.suspected(*"abcdefghijklmnopqr"[:refuse])) == min(most, refuse)
+    assert len(cluster.membership.spared) == max(0, refuse - most)
+    assert bool(cluster.membership.why_spared()) == (refuse > most)
+
+
+def test_evicted_brokers_that_live_count_against_the_share_within_the_window():
+    cluster = Cluster(4)
+    assert cluster.suspected("a") == {"a:1#1"}
+    cluster.register(a=None)
+    assert cluster.suspected("b", after_s=1) == set()
+    cluster.register(a=(2, 7))
+    assert cluster.suspected("a", "b", after_s=60) == set()
+    assert cluster.membership.why_spared().startswith("connections to b:1 are refused")
+    assert cluster.suspected("a", "b", after_s=300) == {"b:1#1"}
+
+
+def test_brokers_that_did_die_do_not_count_against_the_share():
+    cluster = Cluster(4)
+    assert cluster.suspected("a") == {"a:1#1"}
+    cluster.register(a=(2, 8))
+    assert cluster.suspected("b", after_s=1) == {"b:1#1"}, "another process of that name has started"
+    cluster.register(b=None)
+    assert cluster.suspected("c", after_s=5) == set()
+    assert cluster.suspected("c", after_s=10) == {"c:1#1"}, "b did not come back"
+
+
+def test_a_suspected_broker_stays_so_whoever_is_suspected_later():
+    cluster = Cluster(4)
+    assert cluster.suspected("b") == {"b:1#1"}
+    assert cluster.suspected("a", "b", after_s=1) == {"b:1#1"}
+    assert cluster.suspected("a") == set()
+    assert cluster.suspected("a", "b", after_s=1) == {"b:1#1"}
+
+
+def test_a_suspicion_does_not_count_against_a_broker_that_wrote_to_the_channel_later():
+    cluster = Cluster(3)
+    assert cluster.suspected("a") == {"a:1#1"}
+    record = Record("r", Action.RELEASE, A)
+    cluster.membership.saw_change(Change(0, 0, record), cluster.now_s + 0.4)
+    assert cluster.suspected("a") == {"a:1#1"}, "it may have been on its way when it died"
+    cluster.membership.saw_change(Change(0, 1, record), cluster.now_s + 0.6)
+    assert cluster.suspected("a") == set()
+    assert cluster.suspected() == set()
+    assert cluster.suspected("a", after_s=1) == {"a:1#1"}, "a new refusal, after its last record"
+
+
+def test_nor_against_one_that_wrote_its_liveness_node_later():
+    cluster = Cluster(3)
+    assert cluster.suspected("a") == {"a:1#1"}
+    cluster.now_s += 1
+    cluster.register(a=(1, 7), b=(1, 8))
+    assert cluster.suspected("a") == {"a:1#1"}
+    cluster.register(a=(1, 9))
+    assert cluster.suspected("a") == set()
 
 
 def test_all_but_one_can_fall():

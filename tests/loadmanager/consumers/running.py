@@ -32,7 +32,6 @@ class KnownTopics:
         """Whether what was not committed has no offset; else it is at 0."""
         self.in_use = False
         """Whether Kafka has members of the group."""
-        self.writer = "one"
         self.fenced: set[str] = set()
         self.offsets = MemoryOffsets()
 
@@ -40,6 +39,9 @@ class KnownTopics:
     def changed(self) -> dict[Partition, int]:
         """What was committed, except at 0."""
         return {each: offset for each, offset in self.committed.items() if offset}
+
+    def writer(self, group: str) -> str:
+        return "one"
 
     async def fence(self, writers: Collection[str]) -> None:
         self.fenced.update(writers)

@@ -69,9 +69,12 @@ class Topics:
         self.offsets.topics = {"orders": [(0, 0)] * PARTITIONS}
         self.light = asyncio.Event()
         self.light.set()
-        self.writer = f"{name}-0"
+        self._writer = f"{name}-0"
         self._turn = asyncio.Lock()
         self._wires = set[asyncio.Task[None]]()
+
+    def writer(self, group: str) -> str:
+        return self._writer
 
     async def sizes(self, topics: Iterable[str]) -> Mapping[str, int]:
         return {"orders": PARTITIONS}
@@ -89,7 +92,7 @@ class Topics:
             return {each: Committed(self._kafka.stored[each]) for each in partitions if each in self._kafka.stored}
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
-        wire = asyncio.ensure_future(self._send(self.writer, dict(offsets)))
+        wire = asyncio.ensure_future(self._send(self._writer, dict(offsets)))
         self._wires.add(wire)
         wire.add_done_callback(self._wires.discard)
         try:
@@ -104,9 +107,9 @@ class Topics:
             try:
                 self._kafka.store(writer, offsets)
             except WriterFenced:
-                if self.writer == writer:
+                if self._writer == writer:
                     number = int(writer.rpartition("-")[2])
-                    self.writer = f"{self._name}-{number + 1}"
+                    self._writer = f"{self._name}-{number + 1}"
                 raise
 
     async def _travel(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,9 +16,10 @@ import pytest_asyncio
 from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumer.membership import Membership
+from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.records import Settings, Subscription
-from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.service import LARGE, Coordinator
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.law.bundle import even_boundaries, tile
@@ -108,6 +111,30 @@ async def test_a_move_of_the_coordinator_moves_no_partition(world: World) -> Non
             last = world.members[name].revision
             assert (await world.beat(name)).revision == last
             assert world.reads(name) == before[name]
+
+
+@pytest.mark.parametrize(("partitions", "is_apart"), [(6, False), (LARGE, True)])
+async def test_a_large_group_is_taken_over_on_a_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch, partitions: int, is_apart: bool
+) -> None:
+    threads = set[threading.Thread]()
+    restore = Group.restored
+
+    def restored(*arguments: Any) -> Group:
+        threads.add(threading.current_thread())
+        return restore(*arguments)
+
+    world.topics.known["orders"] = partitions
+    async with asyncio.timeout(20):
+        await world.beat("a")
+        while len(world.reads("a")) < partitions:
+            await world.beat("a")
+        monkeypatch.setattr(Group, "restored", restored)
+        here = world.cluster.owner(GROUP)
+        await world.cluster.transfer(GROUP, next(each for each in world.cluster.brokers if each != here))
+        await world.beat("a")
+    assert len(world.reads("a")) == partitions
+    assert {each is not threading.main_thread() for each in threads} == {is_apart}
 
 
 async def test_the_death_of_the_coordinators_broker_moves_no_partition(world: World) -> None:

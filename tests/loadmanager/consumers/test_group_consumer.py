@@ -7,12 +7,13 @@ Planned changes repeat nothing: consumers that come and go, moves of the coordin
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumers.backlog.metrics import backlog_metrics
@@ -51,6 +52,21 @@ async def test_consumers_come_and_go_and_each_record_is_read_once(world: World) 
 
 
 @pytest.mark.slow
+async def test_people_see_which_program_a_member_is_and_where_and_its_name_counts(world: World) -> None:
+    shares = {"even": {world.topic: (0, 2, 4)}, "odd": {world.topic: (1, 3, 5)}}
+    await world.coordinator.configure(world.group, Settings(strategy="CONFIG", config=shares))
+    even = Reading(world, name="even", kafka={**world.options["kafka"], "client.id": "billing-7"})
+    odd = Reading(world, name="odd")
+    await world.until(lambda: len(even.consumer.assignment) == len(odd.consumer.assignment) == 3)
+    found = await world.coordinator.describe(world.group)
+    members = {each.name: (each.client_id, each.host) for each in found.members.values()}
+    assert members == {"even": ("billing-7", socket.gethostname()), "odd": ("", socket.gethostname())}
+    assert {found.members[holder].name for (_, number), holder in found.holders.items() if number % 2} == {"odd"}
+    await finished(world, even, odd)
+    assert_read_once(world, even, odd)
+
+
+@pytest.mark.slow
 async def test_consumers_in_a_rack_read_what_is_led_there_and_the_others_nothing(world: World) -> None:
     """All servers of this Kafka are in rack-1. `client.rack` is what Kafka's own consumers call it."""
     await world.coordinator.configure(world.group, Settings(strategy="MACHINE_ROOM_NEARBY-AVG"))
@@ -86,6 +102,26 @@ async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world
                 if message is not None:
                     seen.add((message.value() or b"").decode())
     assert seen == {str(number) for number in range(PARTITIONS, 2 * PARTITIONS)}
+
+
+@pytest.mark.slow
+async def test_latest_goes_on_at_the_begin_where_its_place_is_cut_off(world: World) -> None:
+    """Kafka's own consumer jumps to the end, and never reads what came while it was away."""
+    late: dict[str, Any] = {**world.options, "kafka": {**world.options["kafka"], "auto.offset.reset": "latest"}}
+    first = Reading(world, **late)
+    await world.until(lambda: bool(first.seen))
+    await first.stop()
+    begun = world.sent
+    await asyncio.to_thread(world.send, 20 * PARTITIONS)
+    ends = {each: (world.sent - each + PARTITIONS - 1) // PARTITIONS for each in range(PARTITIONS)}
+    cut = [TopicPartition(world.topic, each, end - 5) for each, end in ends.items()]
+    for done in world.admin.delete_records(cut).values():
+        await asyncio.to_thread(done.result, WAIT_S)
+    left = {str(each) for each in range(world.sent - 5 * PARTITIONS, world.sent)}
+    assert begun <= world.sent - 5 * PARTITIONS
+    second = Reading(world, **late)
+    await world.until(lambda: left <= second.seen.keys())
+    await second.stop()
 
 
 @pytest.mark.slow

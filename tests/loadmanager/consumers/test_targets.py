@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from loadmanager.consumers.coordinator.group import Group
@@ -195,8 +196,8 @@ def test_settings_without_sense_are_refused_and_change_nothing(settings: Setting
     assert there.group.record() == before
 
 
-@pytest.mark.parametrize("what", ["rack", "name"])
+@pytest.mark.parametrize("what", ["rack", "name", "client_id", "host"])
 @pytest.mark.parametrize("text", ["a\nb", "a" * 256])
-def test_racks_and_names_are_printable_and_not_endless(what: str, text: str) -> None:
+def test_what_a_member_says_of_itself_is_printable_and_not_endless(what: str, text: str) -> None:
     with pytest.raises(Invalid, match=f"the {what} of x is .*: give at most 255 printable characters"):
-        Members().beat("x", subscription=within(**{what: text}))
+        Members().beat("x", subscription=msgspec.structs.replace(within(), **{what: text}))

@@ -22,7 +22,9 @@ from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.load_history.jobs import (
     Job,
     check_answers,
+    check_lake,
     check_recorded,
+    failing,
     installed,
     job_options,
     provenance,
@@ -69,8 +71,17 @@ MOST_SHOWN = 20
     help="Number of rows to publish of each analysis.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the analyses, and run none.")
+@click.option(
+    "--engine",
+    type=click.Choice(("auto", "spark", "duckdb")),
+    default="auto",
+    show_default=True,
+    help="DuckDB needs no JVM, and a lake on this disk; `auto` takes it where it can.",
+)
 @dry_run_option
-def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool, dry_run: bool) -> None:
+def analyse(
+    job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool, engine: str, dry_run: bool
+) -> None:
     """Run the analyses of the load history: imbalance, hot bundles, forecasts, transfers, gaps, outages, capacity …
 
     A single analysis is shown with its first rows, several with their numbers of rows. Thresholds and tolerance are
@@ -83,6 +94,9 @@ def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, 
         found = [{"name": each.name, "title": each.title, "needs": ", ".join(each.needs)} for each in chosen]
         table(job, found, ("name", "title", "needs"), found)
         return
+    if not dry_run and _takes_duckdb(job, chosen, engine):
+        _show(job, _run_on_duckdb(job, chosen, more, rows), chosen)
+        return
     with reading(job) as lake:
         check_recorded(job, lake)
         if dry_run:
@@ -91,6 +105,43 @@ def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, 
             show_reading(job, reads, results(job, [FOLDER + each.name for each in chosen]))
             return
         _show(job, _run(job, lake, chosen, options_of(job, lake, more), rows), chosen)
+
+
+def _takes_duckdb(job: Job, chosen: list[Analysis], engine: str) -> bool:
+    """Raises Failed where DuckDB is wanted and cannot answer."""
+    from loadmanager.history.engine import why_spark
+
+    if engine == "spark" or (engine == "auto" and (job.local is None or job.master or job.conf)):
+        return False
+    if job.local is None:
+        raise Failed("--engine duckdb reads lakes on this disk: take --engine spark, or copy the lake")
+    check_lake(job, new=False)
+    why = why_spark(job.local.absolute(), [each.name for each in chosen])
+    if engine == "duckdb" and why:
+        raise Failed(f"--engine duckdb: {why}; take --engine spark")
+    if not why and job.shown.for_people:
+        echo("engine: DuckDB (--engine spark for Spark)", err=True)
+    return not why
+
+
+def _run_on_duckdb(job: Job, chosen: list[Analysis], more: tuple[str, ...], most: int) -> list[Published]:
+    from loadmanager.history.analyses import Options
+    from loadmanager.history.engine import on_duckdb
+    from loadmanager.settings import Settings
+    from loadmanager.settings.dynamic.overlay import overlaid
+
+    assert job.local is not None
+    found: list[Published] = []
+    with failing(), on_duckdb(job.local.absolute(), [each.name for each in chosen]) as lake:
+        lake.check_recorded(window_of(job))
+        recorded = overlaid(Settings.model_construct(None), lake.recorded_settings(window_of(job))).settings
+        options = Options.of(_over(recorded, more))
+        for analysis in chosen:
+            rows, truncated = lake.answer(analysis.name, window_of(job), options, most)
+            made = provenance(job, "analyse", lake.versions(analysis.name), truncated=truncated, analysis=analysis.name)
+            found.append(Published(FOLDER + analysis.name, made, rows, {"title": analysis.title}))
+    say_where(job, [publish(job, each.name, each.rows, each.provenance, each.facts) for each in found])
+    return found
 
 
 def _chosen(names: tuple[str, ...]) -> list[Analysis]:
@@ -113,7 +164,10 @@ def settings_in(job: Job, lake: Lake, more: tuple[str, ...]) -> Settings:
     """The settings of the last decision in the record, and --set over them. Raises UsageError."""
     from loadmanager.history.replay.job import recorded_settings
 
-    recorded = recorded_settings(lake, window_of(job))
+    return _over(recorded_settings(lake, window_of(job)), more)
+
+
+def _over(recorded: Settings, more: tuple[str, ...]) -> Settings:
     given = settings_of({}, more)
     chosen = {name: getattr(given, name) for name in given.model_fields_set}
     return recorded.model_copy(update=chosen)

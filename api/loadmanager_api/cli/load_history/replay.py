@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")
 RESULTS = ("replay", "replay-windows")
+LEAST_HOURS = 24
 COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above %", "moves", "gap s/h", "broke")
 
 
@@ -158,8 +159,16 @@ def _show(job: Job, result: ReplayResult) -> None:
         if result.fidelity is not None:
             echo(checked(result.fidelity))
         echo(result.verdict)
-        for command in result.config.commands:
-            echo(f"  {command}")
+        for line in to_set(result):
+            echo(f"  {line}")
+
+
+def to_set(result: ReplayResult) -> tuple[str, ...]:
+    """The commands to print as advice; of less than a day of load, why there are none."""
+    hours = result.windows * result.window_s / 3600
+    if result.config.commands and hours < LEAST_HOURS:
+        return (f"no command follows from {hours:.2g} hours of load: replay a day or more",)
+    return result.config.commands
 
 
 def checked(fidelity: Fidelity) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 
 import click
@@ -17,7 +18,12 @@ from loadmanager_api.cli.remote import Remote
 
 
 @click.command()
-@click.option("--spark-submit", "submit", is_flag=True, help="Print the jars as options of spark-submit, on one line.")
+@click.option(
+    "--spark-submit",
+    "submit",
+    is_flag=True,
+    help="Print the jars as options of spark-submit, on one line, quoted for a shell.",
+)
 @click.option("--s3", is_flag=True, help="Download also the jars for a lake on S3 (s3a://…).")
 @click.option(
     "--archive/--no-archive",
@@ -44,7 +50,7 @@ def jars(remote: Remote, submit: bool, s3: bool, archived: bool) -> None:
     except (LoadManagerError, OSError) as error:
         raise Failed(str(error)) from None
     if submit:
-        echo(" ".join(options()))
+        echo(shlex.join(options()))
     elif not remote.for_people:
         show_answer(remote, {"folder": str(folder()), "jars": [path.name for path in found]})
     else:

@@ -24,10 +24,10 @@ from loadmanager.cluster.told_topics import TOLD_AT_MOST
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager_api.openapi import answers
-from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, no_broker
+from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, no_broker, on_http_loop
 from loadmanager_api.shapes import WHOLE, RingPosition, Whole
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Key, even_boundaries
+from statechannel.law.bundle import FULL_UPPER, Bundle, Key, even_boundaries
 from statechannel.law.table import Namespace
 
 PULSAR_POLICIES = frozenset(
@@ -135,6 +135,7 @@ async def list_namespaces(node: TheNode, tenant: str) -> list[str]:
 
 
 @router.get("/namespaces/{tenant}/{namespace}", responses=answers(404))
+@on_http_loop
 async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: str) -> NamespacePolicies:
     """Show the part of Pulsar's policies that exists here."""
     known = acting.operations.namespace(f"{tenant}/{namespace}")
@@ -164,6 +165,7 @@ async def delete_namespace(node: TheNode, acting: Acting, author: Author, tenant
 
 
 @router.get("/namespaces/{tenant}/{namespace}/bundles", responses=answers(404))
+@on_http_loop
 async def show_bundles(acting: Acting, tenant: str, namespace: str) -> BundlesData:
     """Show the boundaries of its bundles. `/v1/bundles` has their states and owners."""
     return _bundles(acting.operations.namespace(f"{tenant}/{namespace}"))
@@ -261,8 +263,8 @@ async def _move(
 
 
 def _bundles(known: Namespace) -> BundlesData:
-    edges = [*known.lower_bounds, known.bundles[-1].hi]
-    return BundlesData(boundaries=[f"0x{edge:08x}" for edge in edges], numBundles=len(known.bundles))
+    edges = [*known.lower_bounds, FULL_UPPER]
+    return BundlesData(boundaries=[f"0x{edge:08x}" for edge in edges], numBundles=len(known.lower_bounds))
 
 
 def _boundaries(wanted: NewNamespace, default_bundles: int) -> tuple[int, ...]:

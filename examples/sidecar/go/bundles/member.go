@@ -178,14 +178,21 @@ func (m *Member) Leave(ctx context.Context) error {
 
 // Admit serves a request for a key: it calls serve if the key's bundle is ours, or comes to us within seconds.
 //
+// cluster is the header Loadmanager-Cluster of the request.
+//
 // The context of serve ends when the bundle is abandoned: write nothing more. Otherwise the error is a *Refusal, which
 // tells the client where to go, or says that the key is none.
-func (m *Member) Admit(ctx context.Context, key string, serve func(context.Context, Claim, Key) error) error {
+func (m *Member) Admit(ctx context.Context, key, cluster string, serve func(context.Context, Claim, Key) error) error {
 	parsed, err := ParseKey(key)
 	if err != nil {
 		return &Refusal{Status: http.StatusBadRequest, ContentType: "text/plain", Body: []byte(err.Error())}
 	}
 	limit := time.Now().Add(arrivalLimit)
+	if cluster != "" && cluster != m.cluster() {
+		if err := m.ask(ctx, key, cluster, arrivalLimit); err != nil {
+			return err
+		}
+	}
 	for attempt := 0; ; attempt++ {
 		if h := m.enter(parsed); h != nil {
 			defer h.leave()
@@ -198,10 +205,20 @@ func (m *Member) Admit(ctx context.Context, key string, serve func(context.Conte
 		if attempt > 0 {
 			sleep(ctx, arrivalPause)
 		}
-		if err := m.ask(ctx, key, left); err != nil {
+		if err := m.ask(ctx, key, cluster, left); err != nil {
 			return err
 		}
 	}
+}
+
+// cluster is ours, as the newest lease says it; "" while that is not known.
+func (m *Member) cluster() string {
+	s := m.session.Load()
+	if s == nil {
+		return ""
+	}
+	cluster, _ := s.cluster.Load().(string)
+	return cluster
 }
 
 func (m *Member) enter(key Key) *holding {
@@ -220,10 +237,10 @@ func (h *holding) serve(ctx context.Context, key Key, serve func(context.Context
 }
 
 // ask returns nil if the sidecar says that the key is ours.
-func (m *Member) ask(ctx context.Context, key string, left time.Duration) error {
+func (m *Member) ask(ctx context.Context, key, cluster string, left time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, left+askTimeout)
 	defer cancel()
-	err := m.sidecar.claim(ctx, key, left)
+	err := m.sidecar.claim(ctx, key, cluster, left)
 	var refused *problem
 	switch {
 	case err == nil:

@@ -11,6 +11,7 @@ type Refusal struct {
 	Status      int
 	ContentType string
 	RetryAfter  string
+	Cluster     string // of the broker that says so
 	Body        []byte
 }
 
@@ -24,6 +25,9 @@ func (r *Refusal) Write(w http.ResponseWriter) {
 	if r.RetryAfter != "" {
 		w.Header().Set("Retry-After", r.RetryAfter)
 	}
+	if r.Cluster != "" {
+		w.Header().Set(clusterHeader, r.Cluster)
+	}
 	w.WriteHeader(r.Status)
 	_, _ = w.Write(r.Body)
 }
@@ -31,13 +35,14 @@ func (r *Refusal) Write(w http.ResponseWriter) {
 // NotServing makes a 503 that sends the client to look the key up again.
 func NotServing(why string) *Refusal {
 	body, _ := json.Marshal(map[string]any{"type": "urn:loadmanager:not-serving", "title": why, "status": 503})
-	return &Refusal{http.StatusServiceUnavailable, "application/problem+json", "1", body}
+	return &Refusal{http.StatusServiceUnavailable, "application/problem+json", "1", "", body}
 }
 
 func refusalOf(p *problem) *Refusal {
 	switch p.status {
 	case http.StatusMisdirectedRequest, http.StatusServiceUnavailable, http.StatusNotFound, http.StatusBadRequest:
-		return &Refusal{p.status, p.header.Get("Content-Type"), p.header.Get("Retry-After"), p.body}
+		h := p.header
+		return &Refusal{p.status, h.Get("Content-Type"), h.Get("Retry-After"), h.Get(clusterHeader), p.body}
 	default:
 		return NotServing(p.Error())
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,9 @@ type session struct {
 	host   Host
 	log    *slog.Logger
 	gate   *gate
+
+	cluster atomic.Value // string: of the newest lease
+
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -156,6 +160,7 @@ func (s *session) obey(sent time.Time, l lease) {
 		h.Data.Name, h.Data.Session, h.Data.Sequence = order.Bundle, s.id, order.Sequence
 		s.begin(h)
 	}
+	s.cluster.Store(l.Cluster)
 	s.gate.grant(sent, l.ValidMS, l.Shared)
 }
 

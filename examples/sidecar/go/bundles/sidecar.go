@@ -20,6 +20,8 @@ import (
 const (
 	protocol    = 1
 	answerBytes = 1 << 20
+
+	clusterHeader = "Loadmanager-Cluster"
 )
 
 // sidecar asks the process beside us.
@@ -49,7 +51,8 @@ type lease struct {
 		Bundle   string `json:"bundle"`
 		Sequence int64  `json:"sequence"`
 	} `json:"abandon"`
-	Shared []string `json:"shared"`
+	Shared  []string `json:"shared"`
+	Cluster string   `json:"cluster"`
 }
 
 // problem is an answer other than 2xx.
@@ -102,9 +105,17 @@ func (s *sidecar) leave(ctx context.Context, session string) error {
 }
 
 // claim waits while the key's bundle is on its way here. It returns a problem unless the bundle is ours.
-func (s *sidecar) claim(ctx context.Context, key string, wait time.Duration) error {
+// cluster is the one that the client means, or "".
+func (s *sidecar) claim(ctx context.Context, key, cluster string, wait time.Duration) error {
 	path := fmt.Sprintf("/v1/claims/%s?timeout_ms=%d", url.PathEscape(key), max(wait.Milliseconds(), 0))
-	return s.ask(ctx, http.MethodGet, path, nil, nil)
+	request, err := s.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	if cluster != "" {
+		request.Header.Set(clusterHeader, cluster)
+	}
+	return s.do(request, nil)
 }
 
 func (s *sidecar) ask(ctx context.Context, method, path string, body, answer any) error {
@@ -112,6 +123,10 @@ func (s *sidecar) ask(ctx context.Context, method, path string, body, answer any
 	if err != nil {
 		return err
 	}
+	return s.do(request, answer)
+}
+
+func (s *sidecar) do(request *http.Request, answer any) error {
 	response, err := s.http.Do(request)
 	if err != nil {
 		return err

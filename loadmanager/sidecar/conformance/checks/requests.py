@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import unquote
 
-from loadmanager.client.redirection import MOVED, PROBLEM_TYPE, TOKEN_HEADER, Moved, NotServing
+from loadmanager.client.cluster import header_of
+from loadmanager.client.redirection import (
+    ANOTHER_CLUSTER,
+    CLUSTER_HEADER,
+    MOVED,
+    PROBLEM_TYPE,
+    TOKEN_HEADER,
+    Moved,
+    NotServing,
+)
 from loadmanager.sidecar.conformance.checking import check
 from loadmanager.sidecar.conformance.hook import Answer
+from loadmanager.sidecar.conformance.script import CLUSTER
 from loadmanager.sidecar.conformance.stage import PROBE_S, WIDTH, Failure, Skipped, Stage, expect
 from loadmanager.sidecar.wire import Claimed
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key
+from statechannel.law.partition import ClusterIdentity
 
 SLOW_S = 1.0
 """The least time that a request to `--slow` takes."""
@@ -89,6 +100,31 @@ async def not_serving(stage: Stage) -> None:
     after = answer.headers.get("Retry-After")
     expect(after == f"{RETRY_AFTER_S:g}", f"Retry-After: {RETRY_AFTER_S:g}", f"Retry-After: {after}")
     _is_problem(answer)
+
+
+@check("another-cluster")
+async def another_cluster(stage: Stage) -> None:
+    """A request for another cluster is refused as the sidecar says: 421. One for this cluster is served."""
+    owned, own = await stage.serving(), header_of(CLUSTER)
+
+    async def here(asked: str, timeout_s: float) -> Claimed:
+        return Claimed(bundle=str(owned.bundle), token=str(owned.token), partition=owned.token.partition)
+
+    await stage.taken_in()
+    stage.script.claim = here
+    earlier = header_of(ClusterIdentity(CLUSTER.cluster, "earlier", CLUSTER.generation - 1))
+    for cluster in (own, CLUSTER.cluster, earlier):
+        answer = await stage.probe(owned.key, cluster=cluster)
+        expect(answer.status == 200, f"status 200 for {CLUSTER_HEADER}: {cluster}, in cluster {own}", answer)
+    for cluster in ("another/0a1b2c3d4e5f-1/1", f"{CLUSTER.cluster}/another/{CLUSTER.generation}"):
+        answer = await stage.probe(owned.key, cluster=cluster)
+        stage.note(f"asked for {owned.key} with {CLUSTER_HEADER}: {cluster}: {answer}")
+        expect(answer.status == 421, f"status 421 for {CLUSTER_HEADER}: {cluster}, in cluster {own}", answer)
+        _is_problem(answer)
+        said = answer.json()
+        expect(isinstance(said, dict) and said.get("type") == ANOTHER_CLUSTER, f"type: {ANOTHER_CLUSTER}", said)
+        shown = answer.headers.get(CLUSTER_HEADER)
+        expect(shown == own, f"{CLUSTER_HEADER}: {own}", f"{CLUSTER_HEADER}: {shown}")
 
 
 @check("waits")

@@ -147,4 +147,9 @@ def _imbalance(draft: Draft, step: Step, source: str, destination: str) -> str:
     idle = float(draft.scale.idle[step.destination])
     if step.before[1] < idle:
         return f"{destination} idles below {percent(idle)}"
-    return f"makes room for the other moves of group {step.group}"
+    if step.group:
+        return f"makes room for the other moves of group {step.group}"
+    load = draft.load_of(step.row) * draft.scale.per_load[:, step.source]
+    if float((draft.usage[:, step.source] + load).max()) > draft.scale.limit[step.source]:
+        return f"{source} would end above its limit of {limit_of(draft, step.source)}"
+    return "belongs to a more even plan"

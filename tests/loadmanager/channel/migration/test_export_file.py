@@ -71,8 +71,8 @@ def test_any_missing_end_is_damage_and_any_other_file_is_none():
 
 def test_a_later_format_is_told_from_damage():
     body = body_of(encode(exported(two_namespaces())))
-    with pytest.raises(Invalid, match="format 03, this release reads up to 02"):
-        decode(resealed(body.replace(b"LMEXPORT 01", b"LMEXPORT 03", 1)))
+    with pytest.raises(Invalid, match="format 04, this release reads up to 03"):
+        decode(resealed(body.replace(b"LMEXPORT 01", b"LMEXPORT 04", 1)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/plans.md shows the table of plans as it is."""
+"""docs/plans.md shows the table of plans as it is, docs/advice.md the settings that advice may change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_page_is_drawn_from_the_table():
 
 
 def test_a_page_that_says_something_else_is_found_out(tmp_path: Path):
-    for name in ("drawing.py", "draw_plans.py", "plans.md"):
+    for name in ("drawing.py", "draw_plans.py", "plans.md", "advice.md"):
         shutil.copy(ROOT / "docs" / name, tmp_path)
     page = tmp_path / "plans.md"
     page.write_text(page.read_text().replace("| proposed | `approve` |", "| proposed | `accept` |"))

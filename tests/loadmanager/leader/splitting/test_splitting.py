@@ -114,7 +114,14 @@ async def test_bundle_whose_owner_dies_in_a_split_is_served_whole_by_another(wor
 async def test_an_owner_that_leaves_takes_its_children_away_too(world: World):
     nodes, bundle = await three(world)
     a, b = nodes.by_name["a:1"], nodes.by_name["b:1"]
+    await world.until(lambda: len(b.node.membership.eligible()) == 3, 5, "its owner knows where bundles can go")
     splitting = a.ask(lambda: a.node.current.operations.split(bundle, parts=8))
+
+    def is_split() -> bool:
+        entry = b.node.channel.table.get(bundle)
+        return entry is None or entry.state is State.SPLITTING
+
+    await world.until(is_split, 5, "its owner has heard of the split")
     b.process.run(b.node.stop)
     children = await splitting
     await b.main

@@ -250,6 +250,14 @@ def test_a_planned_move_that_ended_in_a_failure_does_not_rest(cluster: Cluster) 
     assert cluster.history.arrival(HOT, cluster.now_ms) is None
 
 
+def test_bundle_of_a_failed_move_rests_and_does_not_try_the_same_target_again(cluster: Cluster) -> None:
+    cluster.lead(Action.TRANSFER, HOT, to=B)
+    cluster.step(B, Action.CANCEL, HOT)
+    cluster.now_ms = 4_000
+    row = cluster.bundle(HOT)
+    assert (row.owner, row.load, row.moved_s, row.changed, row.left) == (A, 0.6, 3.0, False, {B.name})
+
+
 def test_a_bundle_that_is_gone_is_forgotten(cluster: Cluster) -> None:
     cluster.transfer(HOT)
     middle = (HOT.lo + HOT.hi) // 2

@@ -110,8 +110,29 @@ class _Account:
             yield from _unless(
                 int(said[1]) == move.group > 0 and sum(m.group == move.group for m in decision.moves) > 1
             )
+        elif said := re.fullmatch(rf"{_B} would end above its limit of {_P} \(target {_P}\)", why):
+            yield from _unless(
+                self._without(move, source, decision) > limit[source] and self._broker(said[1]) == source
+            )
+            yield from _differs(said[2], limit[source])
+            yield from _differs(said[3], self.scale.target[source])
+        elif why == "belongs to a more even plan":
+            yield from _unless(move.group == 0 and self._without(move, source, decision) <= limit[source])
         else:
             yield f"an unknown form: {why!r}"
+
+    def _without(self, move: Move, broker: int, decision: Decision) -> float:
+        """What a broker would use after all moves but this one."""
+        used = self.scale.usage.copy()
+        for each in decision.moves:
+            assert each.destination is not None
+            row, to = self.rows[each.bundle], self.model.brokers.rows[each.destination]
+            if each is not move:
+                used[:, self.model.brokers.rows[each.source]] -= self._parts(row)[
+                    :, self.model.brokers.rows[each.source]
+                ]
+                used[:, to] += self._parts(row)[:, to]
+        return float(used[:, broker].max())
 
     def state(self, decision: Decision) -> Iterator[str]:
         head, _, state = decision.reason.partition(": " if not decision.moves else "; ")

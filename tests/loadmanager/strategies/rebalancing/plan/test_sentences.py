@@ -43,6 +43,12 @@ def test_a_bundle_that_must_go_and_has_no_place_is_not_counted_as_within_toleran
     assert decision.counts == {"no place": 60}
 
 
+def test_a_move_that_comes_before_what_makes_its_source_full_says_so() -> None:
+    given = ruled_model(10_009)
+    assert not false_of(given, DEFAULT)
+    assert any("would end above its limit" in move.reason for move in Plan().decide(given, DEFAULT).moves)
+
+
 @pytest.mark.parametrize(("kind", "seed"), [("unequal resources", 44), ("weights", 57)])
 def test_a_pool_of_some_hundred_cells_is_searched_as_a_whole(kind: str, seed: int) -> None:
     decision = Plan().decide(instance(kind, seed, brokers=5, bundles=30), WHOLE)

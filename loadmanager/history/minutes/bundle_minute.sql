@@ -1,0 +1,45 @@
+-- The rows of `bundle_minute`, from `in_force` of the reports of bundles, `bundle_load` and `transition`.
+--
+-- A report speaks of a bundle while the channel names its broker as the holder, or while the channel is silent about
+-- the bundle. A bundle that nobody holds yet still counts at its last holder.
+WITH named AS (
+    SELECT t.bundle, t.holder_before, t.holder, unix_micros(t.appended_at) AS since_us,
+           lead(unix_micros(t.appended_at)) OVER o AS until_us,
+           row_number() OVER o AS place
+    FROM transition t
+    WHERE t.state IS NULL OR t.holder IS DISTINCT FROM t.holder_before AND t.holder IS NOT NULL
+    WINDOW o AS (PARTITION BY t.bundle ORDER BY t.partition, t.offset, t.ordinal)
+),
+held AS (
+    SELECT n.bundle, n.holder AS broker, n.since_us, n.until_us FROM named n WHERE n.holder IS NOT NULL
+    UNION ALL
+    SELECT n.bundle, n.holder_before, CAST(NULL AS bigint), n.since_us FROM named n WHERE n.place = 1
+),
+shares AS (
+    SELECT b.*, s.broker AS reporter,
+           greatest(s.begin_us, coalesce(h.since_us, s.begin_us)) AS begin_us,
+           least(s.end_us, coalesce(h.until_us, s.end_us)) AS end_us
+    FROM bundle_load b
+    JOIN in_force s ON s.partition = b.partition AND s.offset = b.offset
+    LEFT JOIN held h ON h.bundle = b.bundle
+    WHERE h.broker IS NULL OR h.broker = s.broker
+),
+steps AS (
+    SELECT s.*, explode(sequence(s.begin_us - s.begin_us % 60000000, s.end_us - 1, 60000000)) AS minute_us
+    FROM shares s
+    WHERE s.end_us > s.begin_us
+),
+weighed AS (
+    SELECT s.*, least(s.end_us, s.minute_us + 60000000) - greatest(s.begin_us, s.minute_us) AS weight
+    FROM steps s
+    WHERE :spans
+),
+means AS (
+    SELECT w.minute_us, w.bundle, w.namespace, w.reporter AS broker,
+           sum(w.weight) / 1e6 AS covered_s,
+           :means
+    FROM weighed w
+    GROUP BY w.minute_us, w.bundle, w.namespace, w.reporter
+)
+SELECT timestamp_micros(m.minute_us) AS minute, m.*, date_from_unix_date(CAST(floor(m.minute_us / 86400e6) AS int)) AS day
+FROM means m

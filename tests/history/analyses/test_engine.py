@@ -1,0 +1,89 @@
+"""`analyse` with DuckDB: where it is taken, what it answers without a JVM, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import write_deltalake
+
+from bench.generating import World, write
+from loadmanager.history import published
+from loadmanager.history.analyses.analysis import DEFAULTS
+from loadmanager.history.analyses.texts import TEXTS, needs
+from loadmanager.history.columns import TABLES
+from loadmanager.history.engine import MOST_BYTES, on_duckdb, why_spark
+from loadmanager.history.lake import ALWAYS, Window
+from loadmanager_api.cli.main import main
+from tests.history.analyses.making import at
+
+WORLD = World(brokers=3, bundles=6, days=1, dwell_h=(2, 5))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("engine") / "lake"
+    assert dict(write(path, WORLD))["move"] > 0
+    return path
+
+
+def analyse(root: Path | str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["history", "analyse", "--lake", str(root), *arguments])
+
+
+def test_every_text_reads_tables_and_texts_that_there_are() -> None:
+    for name, text in TEXTS.items():
+        assert set(text.reads) <= {*TABLES, *TEXTS}, name
+        assert set(needs(name)) <= set(TABLES)
+
+
+def test_texts_of_a_small_lake_are_answered_and_published_without_spark(root: Path) -> None:
+    shown = analyse(root, "--analysis", "gaps", "--analysis", "leaders")
+    assert (shown.exit_code, shown.stderr.splitlines()[0]) == (0, "engine: DuckDB (--engine spark for Spark)")
+    answer = json.loads(analyse(root, "--analysis", "gaps", "-o", "json").stdout)
+    [made] = answer
+    assert {row["how"] for row in made["rows"]} == {"transfer", "failover"}
+    found = published.read(root / published.FOLDER, "analyses/gaps")
+    assert msgspec.to_builtins(found.rows) == made["rows"]
+    assert set(found.provenance.lake_versions) == {"transition", "move"}
+    cut = json.loads(analyse(root, "--analysis", "ownership", "--rows", "2", "-o", "json").stdout)
+    assert len(cut[0]["rows"]) == 2
+    assert cut[0]["provenance"]["truncated"]
+
+
+def test_what_duckdb_cannot_answer_is_refused_if_it_is_wanted(root: Path) -> None:
+    assert "skew runs with Spark only" in analyse(root, "--analysis", "skew", "--engine", "duckdb").stderr
+    assert "on this disk" in analyse("s3a://lake", "--analysis", "gaps", "--engine", "duckdb").stderr
+    assert "no lake" in analyse(root / "none", "--analysis", "gaps").stderr
+    empty = analyse(root, "--analysis", "gaps", "--from", "2020-01-01", "--to", "2020-01-02")
+    assert (empty.exit_code, "nothing is recorded from 2020-01-01" in empty.stderr) == (1, True)
+    assert why_spark(root, ["gaps", "churn"]) is None
+
+
+def test_more_than_fits_is_sparks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_BYTES > 0
+    monkeypatch.setattr("loadmanager.history.engine.MOST_BYTES", 10)
+    assert "the tables have" in str(why_spark(root, ["gaps"]))
+
+
+def test_an_open_stay_ends_where_the_lake_is_known_to_end(root: Path, tmp_path: Path) -> None:
+    """However long ago the last change of owner was: time goes on."""
+    lake = tmp_path / "lake"
+    dict(write(lake, WORLD))
+    until = at(3 * 86_400)
+    row = {"stage": ["silver"], "batch": [1], "topic": ["t"], "partition": [0], "next_offset": [1], "rows": [1]}
+    kinds = {"batch": pa.int64(), "partition": pa.int32(), "next_offset": pa.int64(), "rows": pa.int64()}
+    columns = {name: pa.array(values, kinds.get(name)) for name, values in row.items()}
+    columns["until"] = pa.array([until], pa.timestamp("us", "UTC"))
+    write_deltalake(str(lake / "tables" / "progress"), pa.table(columns))
+    with on_duckdb(lake, ["ownership", "time_in_state"]) as duck:
+        rows, _ = duck.answer("ownership", ALWAYS, DEFAULTS, 10_000)
+        assert {row["until"] for row in rows if row["open"]} == {until}
+        states, _ = duck.answer("time_in_state", ALWAYS, DEFAULTS, 10)
+        assert sum(row["seconds"] for row in states) == pytest.approx(WORLD.bundles * 3 * 86_400, rel=1e-3)
+        cut, _ = duck.answer("ownership", Window(None, at(86_400)), DEFAULTS, 10_000)
+        assert {row["until"] for row in cut if row["open"]} == {at(86_400)}
