@@ -115,8 +115,11 @@ class Budget:
     records: int = 4
     ticks: int = 4
     elections: int = 1
+    electable: tuple[int, ...] = (A, B)
+    """Brokers that may be elected, beside the first leader."""
     suspicions: int = 1
-    """Brokers that the leader takes for dead, whether or not they are."""
+    """How many brokers the leader takes for dead, whether or not they are."""
+    suspects: tuple[int, ...] = (A, B, C)
     losses: int = 0
     """Records that never land. Without it a record may still land after everything else."""
     copies: int = 0
@@ -154,6 +157,8 @@ class World:
     epoch: int = 1
     raised: tuple[float | None, ...] = (None, None, None)
     """Since when the coordination service proves nothing more to an incarnation."""
+    raising: tuple[tuple[int, int], ...] = ()
+    """Leaders' requests to raise an incarnation, on their way to the coordination service."""
     suspected: frozenset[int] = frozenset()
 
     def change(self, index: int, /, **values: object) -> World:
@@ -190,8 +195,8 @@ class World:
 Step = tuple[str, World]
 
 
-def begin(budget: Budget, *, owner: int = A, leader: int = C) -> World:
-    """One bundle, served by `owner`; everybody has read everything; `leader` leads."""
+def begin(budget: Budget, *, owner: int = A, leader: int = C, unassigned: bool = False) -> World:
+    """One bundle, served by `owner`, or given back by it; all brokers have read everything; `leader` leads."""
     log = Log(None, None)
     boundaries = (FULL_LOWER, FULL_UPPER)
     log = log.append(
@@ -200,6 +205,8 @@ def begin(budget: Budget, *, owner: int = A, leader: int = C) -> World:
     log = log.append(Record("l", Action.LEAD, BROKERS[leader], Role.LEADER, 1))
     log = log.append(_about(log, Action.OWN, owner, to=BROKERS[owner]))
     log = log.append(_about(log, Action.RETURN, owner))
+    for action in (Action.UNLOAD, Action.RELEASE) if unassigned else ():
+        log = log.append(_about(log, action, owner))
     brokers = [Broker(log) for _ in BROKERS]
     brokers[leader] = replace(brokers[leader], core=budget.core())
     return World(log, (0.0,) * log.length, tuple(brokers), budget)
@@ -219,6 +226,9 @@ def steps(world: World) -> Iterator[Step]:
     budget = world.budget
     if budget.ticks:
         yield from _looks("a tick passes", replace(world.spend(ticks=1), now=world.now + 1))
+    for request in world.raising:
+        leader, holder = request
+        yield from _looks(f"{'abc'[holder]} is raised for {'abc'[leader]}", raise_(world, request))
     for index, broker in enumerate(world.brokers):
         name = "abc"[index]
         if broker.at is not world.tip:
@@ -235,11 +245,11 @@ def steps(world: World) -> Iterator[Step]:
         if budget.records:
             for record in _writable(broker.at, index):
                 yield f"{name} writes {_told(record)}", world.change(index, writes=(record,)).spend(records=1)
-        if budget.elections and broker.core is None:
+        if budget.elections and broker.core is None and index in budget.electable:
             claim = Record("l", Action.LEAD, BROKERS[index], Role.LEADER, world.epoch + 1)
             elected = replace(world.spend(elections=1), epoch=world.epoch + 1)
             yield f"{name} is elected", elected.change(index, writes=(claim,))
-        if budget.suspicions and index not in world.suspected:
+        if budget.suspicions and index in budget.suspects and index not in world.suspected:
             suspected = replace(world.spend(suspicions=1), suspected=world.suspected | {index})
             yield from _looks(f"{name} is suspected", suspected)
 
@@ -256,6 +266,19 @@ def read(world: World, index: int) -> World:
             core = _copied(core)
             core.observe(at.verdict, world.now)
     return world.change(index, at=at, core=core)
+
+
+def raise_(world: World, request: tuple[int, int]) -> World:
+    """The coordination service raises an incarnation, and the leader hears of it."""
+    leader, holder = request
+    raised, core = list(world.raised), world.brokers[leader].core
+    if raised[holder] is None:
+        raised[holder] = world.now
+    if core is not None:
+        core = _copied(core)
+        core.raised(BROKERS[holder], world.now)
+    world = replace(world, raised=tuple(raised), raising=tuple(each for each in world.raising if each != request))
+    return world.change(leader, core=core)
 
 
 def _looks(what: str, world: World) -> Iterator[Step]:
@@ -276,14 +299,8 @@ def look(what: str, world: World, index: int) -> Iterator[Step]:
     suspected = {BROKERS[each]: "suspected" for each in world.suspected}
     duties = core.tick(world.brokers[index].at.table, View(world.now, peers, suspected, {}, LONG_AGO))
     assert not core.unfinished
-    raised = list(world.raised)
-    for duty in duties:
-        if isinstance(duty, Raise):
-            holder = BROKERS.index(duty.holder)
-            raised[holder] = world.now if raised[holder] is None else raised[holder]
-            core.raised(duty.holder, world.now)
-            what = f"{what}; {'abc'[index]} raises {'abc'[holder]}"
-    world = replace(world, raised=tuple(raised)).change(index, core=core)
+    raising = [(index, BROKERS.index(duty.holder)) for duty in duties if isinstance(duty, Raise)]
+    world = replace(world, raising=(*world.raising, *raising)).change(index, core=core)
     choices: list[tuple[Record, ...]] = [()]
     for duty in duties:
         choices = [(*before, *some) for before in choices for some in _records(world, index, duty)]
@@ -393,6 +410,7 @@ def key(world: World) -> Hashable:
         world.epoch,
         tuple(_since(at, world.now) for at in world.raised),
         world.suspected,
+        world.raising,
     )
 
 
@@ -509,19 +527,19 @@ def explore(start: World, *, most: int = 1_000_000, settled_each: int = 0) -> Fo
         serving = world.serving()
         if len(serving) > 1:
             return end(world, f"{' and '.join('abc'[each] for each in serving)} serve the bundle at the same time")
-        if settled_each and found.states % settled_each == 0 and not settles(world):
-            return end(world, "the bundle is not served again, although faults have stopped")
-        if found.states >= most:
-            return found
-        here, last = key(world), ""
+        here = key(world)
         try:
-            for last, after in steps(world):
+            if settled_each and found.states % settled_each == 0 and not settles(world):
+                return end(world, "the bundle is not served again, although faults have stopped")
+            if found.states >= most:
+                return found
+            for what, after in steps(world):
                 there = key(after)
                 if there not in seen:
-                    seen[there] = (here, last)
+                    seen[there] = (here, what)
                     queue.append((after, depth + 1))
         except InvariantError as error:
-            return end(world, str(error), last or "the next record lands")
+            return end(world, str(error), "the next record lands")
     found.complete = True
     return found
 
@@ -551,6 +569,8 @@ def _round(world: World) -> World:
     for index in range(len(BROKERS)):
         while world.brokers[index].at is not world.tip:
             world = read(world, index)
+    for request in world.raising:
+        world = raise_(world, request)
     alive = [index for index in range(len(BROKERS)) if world.raised[index] is None]
     world = replace(world, suspected=world.suspected - set(alive))
     leading = next((index for index in alive if world.brokers[index].core is not None), None)
