@@ -26,7 +26,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.leader.rebalancing import actions
 from loadmanager.model.policies.model import Kind
-from loadmanager.settings.dynamic.naming import named
+from loadmanager.settings.names import named
 from loadmanager_api.access.sender import Sender
 from loadmanager_api.problems import problem_of
 from statechannel.errors import InvalidName, LogUnavailable

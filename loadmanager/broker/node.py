@@ -62,7 +62,7 @@ from loadmanager.model.policies.model import Policies
 from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from loadmanager.strategies.placement.registry import SwitchedPlacement
 from statechannel.errors import (
     CoordinationError,

@@ -27,9 +27,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from loadmanager.broker.control_loop import Turns
+from loadmanager.documents.fold import Version
 from loadmanager.leader.plans.plan import Plan, PlanState
 from loadmanager.leader.plans.table import OPEN
-from loadmanager.settings.documents.model import Version
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record
 from statechannel.law.transitions import IN_FLIGHT, State

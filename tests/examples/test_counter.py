@@ -23,7 +23,7 @@ from loadmanager.demo.counter.ledger import Ledger
 from loadmanager.demo.counter.load import Load
 from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.demo.counter.web import served
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager_api.server import attach
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership

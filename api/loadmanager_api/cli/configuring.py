@@ -59,7 +59,7 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     from pydantic_settings import SettingsError
 
     from loadmanager.settings import Settings
-    from loadmanager.settings.given import wrong
+    from loadmanager.settings.by_name import wrong
 
     values = {name: value for name, value in given.items() if value is not None}
     try:

@@ -8,9 +8,9 @@ from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
 from loadmanager.cluster.told_topics import TOPICS
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.decisions.log import DECISIONS
+from loadmanager.documents.fold import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC
 from statechannel.ports import TopicSpec
 
 CHANNEL_TOPIC = "bundle-state"

@@ -14,9 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from loadmanager.documents.fold import ABSENT, DELETED, Accepted, DocumentFold, Entry, Refused, Skipped, Version
 from loadmanager.errors import NotFound, VersionConflict
-from loadmanager.settings.documents.fold import Accepted, DocumentFold, Refused, Skipped
-from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 from statechannel.runtime.listeners import Listeners

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadmanager.settings import descriptions
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def check(docs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,11 +12,20 @@ from typing import Any, cast
 import msgspec
 from pydantic import ValidationError
 
+from loadmanager.documents.fold import Version
 from loadmanager.settings import Settings, descriptions
-from loadmanager.settings.algorithms import AUTOMATIC
-from loadmanager.settings.documents.model import Version
-from loadmanager.settings.dynamic.model import ClusterValue, Scalar
-from loadmanager.settings.plugins import BALANCING_NAMES, PLACEMENT_NAMES
+from loadmanager.settings.choices import AUTOMATIC, BALANCING_NAMES, PLACEMENT_NAMES
+
+Scalar = bool | int | float | str | None
+
+
+class ClusterValue(msgspec.Struct, frozen=True):
+    """The value of the document with the setting's name, in our unit.
+
+    None is a value (no limit); deleting the document returns to each broker's own setting.
+    """
+
+    value: Scalar
 
 
 class Overlay(msgspec.Struct, frozen=True):

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.documents.fold import Version
 from loadmanager.settings import Settings, descriptions
-from loadmanager.settings.documents.model import Version
-from loadmanager.settings.dynamic.model import ClusterValue
-from loadmanager.settings.dynamic.overlay import combined, overlaid, values_after
+from loadmanager.settings.overlay import ClusterValue, combined, overlaid, values_after
 
 START = Settings()
 

@@ -13,7 +13,7 @@ import msgspec
 
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Description, descriptions
-from loadmanager.settings.dynamic.model import Scalar
+from loadmanager.settings.overlay import Scalar
 
 DIGITS, THEIR_DIGITS = 9, 12
 """Digits of converted values: 0.001 times 5,000 must be 5, and must survive conversion there and back."""

@@ -14,7 +14,7 @@ from loadmanager.errors import Invalid, LoadManagerError
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
-from loadmanager.settings.balancing import PLACEMENT_CLASSES, STRATEGY_CLASSES
+from loadmanager.settings.catalogue import PLACEMENT_CLASSES, STRATEGY_CLASSES
 from loadmanager.strategies.placement.registry import SwitchedPlacement
 from loadmanager.strategies.placement.rendezvous import rendezvous
 from statechannel.law.record import BrokerId as Member

@@ -6,8 +6,8 @@ import pytest
 
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Settings, descriptions
-from loadmanager.settings.dynamic.naming import ELSEWHERE, Named, changeable, named, names_of
-from loadmanager.settings.dynamic.overlay import combined
+from loadmanager.settings.names import ELSEWHERE, Named, changeable, named, names_of
+from loadmanager.settings.overlay import combined
 
 POST_UPDATE = (
     "loadBalancerBrokerLoadTargetStd",

@@ -1,14 +1,34 @@
-"""Strategies by name: the built-in ones, and those that installed packages provide by entry point.
+"""The names that a setting may have: split algorithms, and strategies, built in or from installed packages.
 
-A package provides one with `[project.entry-points."GROUP"]` in its `pyproject.toml` and a line `its-name =
+A package provides a strategy with `[project.entry-points."GROUP"]` in its `pyproject.toml` and a line `its-name =
 "package.module:Class"`; the class is called without arguments. Built-in names take precedence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar, cast
+
+
+class Algorithm(StrEnum):
+    """The algorithms that choose cuts."""
+
+    RANGE = "range_equally_divide"
+    TOPIC_COUNT = "topic_count_equally_divide"
+    SPECIFIED = "specified_positions_divide"
+    FLOW_OR_QPS = "flow_or_qps_equally_divide"
+    LOAD = "load_equally_divide"
+    HOT_KEY = "hot_key_divide"
+
+
+BY_KEYS = frozenset({Algorithm.TOPIC_COUNT, Algorithm.FLOW_OR_QPS, Algorithm.LOAD, Algorithm.HOT_KEY})
+"""Algorithms that only the owner can run: its service knows the positions and loads of keys."""
+
+AUTOMATIC = tuple(each.value for each in Algorithm if each is not Algorithm.SPECIFIED)
+"""Algorithms that need no given positions."""
+
 
 T = TypeVar("T")
 

@@ -1,8 +1,13 @@
-"""Replays a document topic: the same entries give the same documents to every reader of any release. Pure.
+"""Documents with versions, in a topic: the record format, and the law that makes documents of records. Pure.
 
-The law: an attempt is accepted if it names the present version of its document (`seen`), else refused. Whether its
-value can be read is not part of the law: a value that only a newer release can read still moves the version on, and the
-previous value stays in force here.
+Each change is an entry in a topic of one partition that keeps everything. (A compacted topic would not do: if the log
+took an append twice it keeps the later copy, which may be refused by then.) As in the state channel, the first entry
+that names the present version wins, and every reader refuses the later ones. So nobody overwrites what they have not
+seen; a table of last values would keep the loser.
+
+The same entries give the same documents to every reader of any release. An attempt is accepted if it names the present
+version of its document (`seen`), else refused. A value that only a newer release can read still moves the version on,
+and the previous value stays in force here.
 """
 
 from __future__ import annotations
@@ -14,12 +19,56 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
 from statechannel.errors import CorruptRecord
 from statechannel.law.codec import nests_too_deep
 from statechannel.ports import LogEntry
 
 T = TypeVar("T")
+
+ABSENT = 0
+"""The version of a document that was never written; a deletion is a version as well."""
+
+DELETED = b"null"
+"""The value that deletes a document; no document's value is null."""
+
+
+POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC = "policies", "settings", "plans"
+DOCUMENT_TOPICS = (POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC)
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt to change a document. `seen` is the version that its author saw; `value` null deletes."""
+
+    id: str
+    name: str
+    seen: int
+    value: msgspec.Raw
+    author: str = ""
+    at_ms: int = 0
+    reason: str = ""
+
+
+class Version(msgspec.Struct, Generic[T], frozen=True):
+    """One accepted version of a document. `value` None: it was deleted. `offset`: its place in the topic.
+
+    If not `readable`, `defect` says why this release cannot use it (a newer release wrote it in an unknown form, or an
+    older one accepted what is now refused); `value` is then that of the version before.
+    """
+
+    name: str
+    version: int
+    value: T | None
+    author: str
+    at_ms: int
+    reason: str
+    offset: int
+    defect: str = ""
+
+    @property
+    def readable(self) -> bool:
+        """Whether the value is what was written."""
+        return not self.defect
+
 
 _offset_of: Callable[[Version[Any]], int] = attrgetter("offset")
 _read_entry = msgspec.json.Decoder(Entry).decode

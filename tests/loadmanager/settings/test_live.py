@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadmanager.documents.fold import SETTINGS_TOPIC, Entry
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import SETTINGS_TOPIC, Entry
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import Payload
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.settings.documents.fold import Accepted, DocumentFold, Refused, Skipped
-from loadmanager.settings.documents.model import DELETED, Entry
+from loadmanager.documents.fold import DELETED, Accepted, DocumentFold, Entry, Refused, Skipped
 from statechannel.ports import LogEntry
 
 Attempt = tuple[str, int, int | None]

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import SETTINGS_TOPIC, Version
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import SETTINGS_TOPIC, Version
-from loadmanager.settings.documents.view import Documents
-from loadmanager.settings.dynamic.model import ClusterValue
-from loadmanager.settings.dynamic.naming import changeable, named
-from loadmanager.settings.dynamic.overlay import Overlay, combined, overlaid, values_after
+from loadmanager.settings.names import changeable, named
+from loadmanager.settings.overlay import ClusterValue, Overlay, combined, overlaid, values_after
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 from statechannel.runtime.listeners import Listeners

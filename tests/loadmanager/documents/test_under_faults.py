@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import Version
 from loadmanager.errors import Conflict
-from loadmanager.settings.documents.model import Version
-from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable
 from tests.simulator.network import Faults, Latency
 from tests.simulator.simulated_log import SimulatedLog

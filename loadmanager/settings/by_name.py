@@ -14,7 +14,7 @@ from pydantic_settings import SettingsError
 
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
-from loadmanager.settings.balancing import Tolerance
+from loadmanager.settings.catalogue import Tolerance
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
