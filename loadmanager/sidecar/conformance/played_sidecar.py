@@ -1,13 +1,17 @@
-"""Answers what a service asks its sidecar, as a check wants it."""
+"""The sidecar that is played to a service: its answers, its port, and a log of what the service asks."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
+import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadmanager.client.cluster import check_request, header_of
 from loadmanager.client.redirection import NotServing
@@ -190,3 +194,137 @@ class Script:
     def _check(self, session: str) -> None:
         if session != self.session:
             raise Gone("this session has ended: forget all bundles, and attach again")
+
+
+HOST = "127.0.0.1"
+_PIECE_BYTES = 65_536
+_LINGER_NOT = struct.pack("ii", 1, 0)
+"""Closing a socket with this option resets its connection."""
+
+
+class Gate:
+    """One port, the same for its whole life. Call everything on one loop."""
+
+    def __init__(self) -> None:
+        self._reserved = _bound(0)
+        self.port: int = self._reserved.getsockname()[1]
+        self.target: tuple[str, int] | None = None
+        """Where connections are passed on to; None: they are reset, and counted."""
+        self.resets = 0
+        self._server: asyncio.Server | None = None
+        self._writers = set[asyncio.StreamWriter]()
+
+    @property
+    def url(self) -> str:
+        """The address for the service."""
+        return f"http://{HOST}:{self.port}"
+
+    async def open(self, target: tuple[str, int] | None) -> None:
+        """Take connections, and pass them on to `target`; None: reset each one."""
+        self.target = target
+        if self._server is None:
+            self._server = await asyncio.start_server(self._pass_on, sock=_bound(self.port))
+
+    async def shut(self) -> None:
+        """Refuse connections, and reset those that are there."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            _reset(writer)
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Free the port."""
+        await self.shut()
+        self._reserved.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.target is None:
+            self.resets += 1
+            _reset(writer)
+            return
+        self._writers.add(writer)
+        try:
+            there_reader, there = await asyncio.open_connection(*self.target)
+            self._writers.add(there)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_copy(reader, there))
+                    both.create_task(_copy(there_reader, writer))
+            finally:
+                self._writers.discard(there)
+                there.close()
+        except OSError:
+            _reset(writer)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while piece := await reader.read(_PIECE_BYTES):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    writer.transport.abort()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket that does not listen yet. While one is there, nobody else on the machine is given the port."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "SO_REUSEPORT"):
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((HOST, port))
+    return bound
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_KEPT = 200
+
+
+class RequestLog:
+    """The last requests with their statuses, and how many polls were open at once."""
+
+    def __init__(self) -> None:
+        self.requests = deque[str](maxlen=_KEPT)
+        """Such as `POST /v1/session: 401`."""
+        self.refused_secrets = 0
+        """Requests that were answered 401."""
+        self.most_polls = 0
+        self._polls = 0
+
+    def around(self, application: Application) -> Application:
+        """The application, watched."""
+
+        async def watched(scope: Message, receive: Receive, send: Send) -> None:
+            async def noted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    self.requests.append(f"{scope['method']} {scope['path']}: {message['status']}")
+                    self.refused_secrets += message["status"] == 401
+                elif scope["path"] == "/v1/session" and scope["method"] == "POST" and b"detail" in message["body"]:
+                    self.requests[-1] += f" {message['body'].decode()}"
+                await send(message)
+
+            if scope["type"] != "http" or not scope["path"].endswith("/lease"):
+                await application(scope, receive, noted)
+                return
+            self._polls += 1
+            self.most_polls = max(self.most_polls, self._polls)
+            try:
+                await application(scope, receive, noted)
+            finally:
+                self._polls -= 1
+
+        return watched
