@@ -30,7 +30,7 @@ MOVES_KEPT = 100
 START_TIMEOUT_S = 60.0
 
 
-class Journey(msgspec.Struct):
+class Move(msgspec.Struct):
     """A move of a bundle: in the log at `begun_s`, arrived at `arrived_s` (monotonic; None on its way)."""
 
     bundle: Bundle
@@ -42,7 +42,7 @@ class Journey(msgspec.Struct):
     arrived_s: float | None = None
 
 
-class Watch:
+class Observer:
     """The cluster by its log. Calls `on_lead` with a broker that takes the lead, and its epoch."""
 
     def __init__(self, settings: Settings, on_lead: Callable[[BrokerId, int], None]) -> None:
@@ -55,14 +55,14 @@ class Watch:
         self._loads: TableView[BrokerLoadData] = broker_loads(self._log, settings)
         self._epoch = 0
         self.leader: BrokerId | None = None
-        self.journeys: deque[Journey] = deque(maxlen=MOVES_KEPT)
-        self._under_way: dict[Bundle, Journey] = {}
+        self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
+        self._under_way: dict[Bundle, Move] = {}
         self._news = asyncio.Event()
         self.transfers = 0
         """Planned moves that arrived."""
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[Watch]:
+    async def running(self) -> AsyncGenerator[Observer]:
         """Follow while the context is open. Raises LogUnavailable."""
         await self._log.start(START_TIMEOUT_S)
         try:
@@ -117,26 +117,26 @@ class Watch:
         if action in (Action.TRANSFER, Action.REVOKE, Action.UNLOAD):
             target = after.target.name if after.target else ""
             self._begin(transition.bundle, before.holder.name, target, action, reason)
-        journey = self._under_way.get(transition.bundle)
-        if journey is None:
+        move = self._under_way.get(transition.bundle)
+        if move is None:
             return
         if action is Action.CANCEL:
-            self.journeys.remove(self._under_way.pop(transition.bundle))
-        elif after.holder is not None and after.holder.name != journey.source:
-            journey.destination = after.holder.name
+            self.moves.remove(self._under_way.pop(transition.bundle))
+        elif after.holder is not None and after.holder.name != move.source:
+            move.destination = after.holder.name
             if after.state is State.ASSIGNED:
-                journey.arrived_s = time.monotonic()
-                self.transfers += journey.planned
+                move.arrived_s = time.monotonic()
+                self.transfers += move.planned
                 del self._under_way[transition.bundle]
 
     def _begin(self, bundle: Bundle, source: str, destination: str, action: Action, reason: str) -> None:
         planned = action is not Action.REVOKE
-        journey = Journey(bundle, source, destination, reason, planned, time.monotonic())
+        move = Move(bundle, source, destination, reason, planned, time.monotonic())
         earlier = self._under_way.get(bundle)
-        if earlier is not None and earlier in self.journeys:
-            self.journeys.remove(earlier)
-        self._under_way[bundle] = journey
-        self.journeys.append(journey)
+        if earlier is not None and earlier in self.moves:
+            self.moves.remove(earlier)
+        self._under_way[bundle] = move
+        self.moves.append(move)
 
 
 @asynccontextmanager

@@ -1,10 +1,12 @@
-"""The demo's live picture: owners, usage, moves with their reasons, and what callers see.
+"""The demo while it runs: a live picture in a terminal, lines of text in logs and pipes.
 
-Pure: from the stage to something that rich prints, for a given size. The whole picture fits into 80 x 24.
+The picture shows owners, usage, moves with their reasons, and what callers see; it fits into 80 x 24. The lines are
+every event, and every few seconds the figures.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,9 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loadmanager.demo.observer import Move
 from loadmanager.demo.options import NAMESPACE
 from loadmanager.demo.stage import Event, Member, Stage
-from loadmanager.demo.watch import Journey
 from loadmanager.model.load import usage
 from statechannel.law.transitions import State
 
@@ -61,7 +63,7 @@ def picture(stage: Stage, pulse: Pulse, console: Console) -> RenderableType:
         Text(),
         _requests(stage, pulse, width),
         Text(),
-        _title("moves", f"{stage.watch.transfers} transfers done", width),
+        _title("moves", f"{stage.observer.transfers} transfers done", width),
         *_moves(stage, moves, width),
         _title("what happens", "", width),
         *_events(stage, rows - moves, width),
@@ -75,7 +77,7 @@ def _head(stage: Stage, width: int) -> Text:
     elapsed_s = min(time.monotonic() - stage.began_s, 5999)
     where = "one SQLite file" if stage.options.log is None else stage.options.log
     text = Text(" loadmanager ", style="bold black on cyan")
-    text.append(f"  {len(stage.up())} brokers, {len(stage.watch.bundles(NAMESPACE))} bundles, {where}", style="bold")
+    text.append(f"  {len(stage.up())} brokers, {len(stage.observer.bundles(NAMESPACE))} bundles, {where}", style="bold")
     text.truncate(width - 8, overflow="ellipsis")
     text.append(f"{elapsed_s:.0f} s".rjust(width - text.cell_len))
     return text
@@ -91,7 +93,7 @@ def _brokers(stage: Stage, width: int) -> Table:
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
     titles = ("", "broker", "", "load", "", "req/s", "bundles", "")
     table.add_row(*(Text(title, style=FAINT) for title in titles))
-    total = max(1, len(stage.watch.bundles(NAMESPACE)))
+    total = max(1, len(stage.observer.bundles(NAMESPACE)))
     for member in stage.members.values():
         table.add_row(*_broker(stage, member, total, bar))
     return table
@@ -99,8 +101,8 @@ def _brokers(stage: Stage, width: int) -> Table:
 
 def _broker(stage: Stage, member: Member, total: int, bar: int) -> Sequence[RenderableType]:
     colour = colour_of(member.label)
-    held = len(stage.watch.held_by_name(member.name)) if member.name else 0
-    load = stage.watch.load(member.name) if member.state in ("up", "leaving") else None
+    held = len(stage.observer.held_by_name(member.name)) if member.name else 0
+    load = stage.observer.load(member.name) if member.state in ("up", "leaving") else None
     name = Text(f"{member.label} ", style=f"bold {colour}")
     name.append(member.name or "…", style="" if member.state == "up" else FAINT)
     used = usage(load) if load is not None else 0.0
@@ -133,11 +135,11 @@ def _bar(share: float, width: int, style: str) -> Text:
 
 def _ring(stage: Stage, width: int) -> Text:
     """Every bundle in ring order, in its owner's colour; one on its way is a hollow block."""
-    bundles = stage.watch.bundles(NAMESPACE)
+    bundles = stage.observer.bundles(NAMESPACE)
     cells = max(1, min(2, (width - 2) // max(1, len(bundles))))
     text = Text("  ")
     for bundle in bundles:
-        entry = stage.watch.table.get(bundle)
+        entry = stage.observer.table.get(bundle)
         if entry is None or entry.holder is None:
             text.append("·" * cells, style=FAINT)
             continue
@@ -179,48 +181,48 @@ def _requests(stage: Stage, pulse: Pulse, width: int) -> Text:
 class _Flock(msgspec.Struct):
     """Moves from one broker to another that began at about the same time."""
 
-    first: Journey
+    first: Move
     count: int
     slowest_s: float | None
     arrived: int
 
 
 def _moves(stage: Stage, rows: int, width: int) -> list[Text]:
-    flocks = _flocks(list(stage.watch.journeys))[-rows:]
+    flocks = _flocks(list(stage.observer.moves))[-rows:]
     lines = [_move(stage, flock, width) for flock in flocks]
     return lines + [Text()] * (rows - len(lines))
 
 
-def _flocks(journeys: Sequence[Journey]) -> list[_Flock]:
+def _flocks(moves: Sequence[Move]) -> list[_Flock]:
     flocks: list[_Flock] = []
-    for journey in journeys:
-        same = next((f for f in reversed(flocks) if _together(f.first, journey)), None)
+    for move in moves:
+        same = next((f for f in reversed(flocks) if _together(f.first, move)), None)
         if same is None:
-            flocks.append(same := _Flock(journey, 0, None, 0))
+            flocks.append(same := _Flock(move, 0, None, 0))
         same.count += 1
-        if journey.arrived_s is not None:
+        if move.arrived_s is not None:
             same.arrived += 1
-            same.slowest_s = max(same.slowest_s or 0.0, journey.arrived_s - journey.begun_s)
+            same.slowest_s = max(same.slowest_s or 0.0, move.arrived_s - move.begun_s)
     return flocks
 
 
-def _together(one: Journey, other: Journey) -> bool:
+def _together(one: Move, other: Move) -> bool:
     route = (one.source, one.destination, one.planned)
     return route == (other.source, other.destination, other.planned) and other.begun_s - one.begun_s < GROUP_S
 
 
 def _move(stage: Stage, flock: _Flock, width: int) -> Text:
-    journey = flock.first
-    text = Text(f"{journey.begun_s - stage.began_s:5.1f}  ", style=FAINT)
-    source, destination = stage.label(journey.source), stage.label(journey.destination) if journey.destination else "?"
+    move = flock.first
+    text = Text(f"{move.begun_s - stage.began_s:5.1f}  ", style=FAINT)
+    source, destination = stage.label(move.source), stage.label(move.destination) if move.destination else "?"
     text.append(source, style=f"bold {colour_of(source)}")
     text.append(" → ", style=FAINT)
     text.append(destination, style=f"bold {colour_of(destination)}" if destination != "?" else FAINT)
     text.append(f"  {flock.count:2d} {'bundle ' if flock.count == 1 else 'bundles'} ")
     took = _took(flock.slowest_s)
     text.append(f"{took:>10}  ", style="green" if flock.arrived == flock.count else "yellow")
-    reason = {"admin": "by hand", "drain": "its broker leaves"}.get(journey.reason, stage.words(journey.reason))
-    text.append(reason, style="" if journey.planned else "red")
+    reason = {"admin": "by hand", "drain": "its broker leaves"}.get(move.reason, stage.words(move.reason))
+    text.append(reason, style="" if move.planned else "red")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -249,3 +251,46 @@ def _title(title: str, right: str, width: int) -> Text:
     text.append("─" * max(0, width - text.cell_len - len(right) - 2), style=FAINT)
     text.append(f" {right}" if right else "──", style=FAINT)
     return text
+
+
+LOOK_S = 0.1
+STATUS_S = 3.0
+
+
+async def show_lines(stage: Stage, console: Console) -> None:
+    """Print events until cancelled; the last ones are printed before it ends."""
+    shown = 0.0
+    status_s = time.monotonic() + STATUS_S
+    try:
+        while True:
+            shown = _show_events(stage, console, shown)
+            if time.monotonic() >= status_s:
+                status_s += STATUS_S
+                line(console, time.monotonic() - stage.began_s, status(stage))
+            await asyncio.sleep(LOOK_S)
+    finally:
+        _show_events(stage, console, shown)
+
+
+def _show_events(stage: Stage, console: Console, after_s: float) -> float:
+    events: list[Event] = [event for event in stage.events if event.at_s > after_s]
+    for event in events:
+        line(console, event.at_s, stage.words(event.text))
+    return events[-1].at_s if events else after_s
+
+
+def line(console: Console, at_s: float, text: str) -> None:
+    """One line with its time, not wrapped and not interpreted."""
+    console.print(Text(f"{at_s:6.2f} s  {text}"), soft_wrap=True)
+
+
+def status(stage: Stage) -> str:
+    """The cluster and the load in one line."""
+    if stage.setting_up:
+        return f"setting up: {stage.setting_up}"
+    load = stage.load
+    owned = "  ".join(f"{m.label} {len(stage.observer.held_by_name(m.name))}" for m in stage.members.values())
+    return (
+        f"bundles {owned} | {load.rate_s:.0f}/s, p50 {load.p50_ms:.1f} ms, p99 {load.p99_ms:.1f} ms | "
+        f"ok {load.ok}, late {load.late}, failed {load.failed} | transfers {stage.observer.transfers}"
+    )
