@@ -45,7 +45,7 @@ from loadmanager.cluster.told_topics import ToldTopics
 from loadmanager.cluster.usage_history import UsageHistory
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
+from loadmanager.diagnostics.redaction import redact_and_shorten
 from loadmanager.errors import Conflict
 from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
@@ -702,7 +702,7 @@ class Node:
 
     def note(self, text: str) -> None:
         """Keep and log a text for people."""
-        text = hide_and_shorten(text)
+        text = redact_and_shorten(text)
         self.notes.append(Note(self.notes[-1].number + 1 if self.notes else 0, self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
 

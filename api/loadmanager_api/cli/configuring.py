@@ -109,7 +109,7 @@ def of_the_old_side() -> dict[str, Any]:
 
 def _check_no_secret(option: str, name: str, value: Any) -> None:
     """Refuse secrets: everybody on this machine may see a command line. Raises UsageError."""
-    from loadmanager.diagnostics.doctor.hiding import SECRET_NAME
+    from loadmanager.diagnostics.redaction import SECRET_NAME
 
     names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
     secret = next((each for each in names if SECRET_NAME.search(each)), None)

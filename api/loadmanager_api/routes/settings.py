@@ -14,7 +14,7 @@ from fastapi import Query, Response
 from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Node
-from loadmanager.diagnostics.doctor.hiding import hide
+from loadmanager.diagnostics.redaction import redact
 from loadmanager.documents.fold import Version
 from loadmanager.settings import Description, descriptions
 from loadmanager.settings.live import LiveSettings
@@ -135,7 +135,7 @@ def changes_shown(history: Sequence[Version[ClusterValue]]) -> list[SettingChang
 
 
 def _start(node: Node) -> dict[str, Any]:
-    return hide(node.live.start.model_dump(mode="json"))
+    return redact(node.live.start.model_dump(mode="json"))
 
 
 def _source(live: LiveSettings, setting: Description) -> Source:

@@ -52,20 +52,20 @@ SHORT_CHARACTERS = 2_048
 READ_CHARACTERS = 8_192
 
 
-def hide(value: Any, known: Collection[str] = ()) -> Any:
+def redact(value: Any, known: Collection[str] = ()) -> Any:
     """A JSON value without its secrets; names stay. `known` are values that must not appear anywhere."""
     match value:
         case dict():
             return {name: _hide_named(name, v, known) for name, v in cast("dict[str, Any]", value).items()}
         case list():
-            return [hide(v, known) for v in cast("list[Any]", value)]
+            return [redact(v, known) for v in cast("list[Any]", value)]
         case str():
-            return hide_text(value, known)
+            return redact_text(value, known)
         case _:
             return value
 
 
-def hide_text(text: str, known: Collection[str] = ()) -> str:
+def redact_text(text: str, known: Collection[str] = ()) -> str:
     """A text without its secrets."""
     for secret in sorted((k for k in known if len(k) >= MIN_LENGTH), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -76,13 +76,13 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
     return _BEHIND_A_NAME.sub(rf"\1{HIDDEN}", text)
 
 
-def hide_and_shorten(text: str) -> str:
+def redact_and_shorten(text: str) -> str:
     """A text without its secrets, of about `SHORT_CHARACTERS` at most: errors quote what clients send.
 
     Secrets are hidden first, since a cut may part a secret from its name. The end of a text above `READ_CHARACTERS` is
     not read, as hiding takes time; of a shorter one the middle is left out, since errors end with what to do.
     """
-    hidden = hide_text(text[:READ_CHARACTERS])
+    hidden = redact_text(text[:READ_CHARACTERS])
     unread = max(0, len(text) - READ_CHARACTERS)
     if not unread and len(hidden) <= SHORT_CHARACTERS:
         return hidden
@@ -130,4 +130,4 @@ def _hide_named(name: str, value: Any, known: Collection[str]) -> Any:
         return dict.fromkeys(cast("dict[str, Any]", value), HIDDEN)
     if SECRET_NAME.search(name) and value is not None:
         return HIDDEN
-    return hide(value, known)
+    return redact(value, known)

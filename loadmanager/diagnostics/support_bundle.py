@@ -1,14 +1,21 @@
-"""Asks every member of a cluster through its endpoints, and keeps the answers, without secrets, as files by name.
+"""Asks every member of a cluster through its endpoints, and writes the answers, without secrets, as one archive.
 
-A member that does not answer is noted and delays no other. Reads only, and takes nothing from this machine.
+A member that does not answer is noted and delays no other. Reads only, and takes nothing from this machine. The
+archive is a `.tar.gz` that only its owner may read, with a page about its contents.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import json
+import os
 import re
+import tarfile
+import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,8 +26,9 @@ from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import AnotherCluster
 from loadmanager.client.router import Directory
-from loadmanager.diagnostics.doctor.hiding import hide, hide_text
+from loadmanager.diagnostics.redaction import redact, redact_text
 from loadmanager.errors import Forbidden, Unavailable
+from loadmanager.model.registration import VERSION
 from statechannel.law.bundle import DOTS
 
 REQUEST_TIMEOUT_S = 10.0
@@ -58,8 +66,8 @@ class Collected(msgspec.Struct):
     def keep(self, name: str, text: str) -> None:
         self.files[name] = text.encode()
 
-    def lack(self, name: str, reason: str) -> None:
-        self.missing.append(Missing(name, hide_text(" ".join(reason.split()))))
+    def note_missing(self, name: str, reason: str) -> None:
+        self.missing.append(Missing(name, redact_text(" ".join(reason.split()))))
 
 
 class _Refused(Exception):
@@ -113,7 +121,7 @@ class Collector:
             members = msgspec.convert(answer, list[_Member])
             self._keep_json("cluster/brokers.json", answer)
         except _Refused as error:  # it answers, but is not active (yet): what it says of itself matters all the more
-            self.collected.lack("cluster/brokers.json", str(error))
+            self.collected.note_missing("cluster/brokers.json", str(error))
         except aiohttp.InvalidURL:
             raise
         except (ValueError, msgspec.MsgspecError):
@@ -138,7 +146,7 @@ class Collector:
                     await self._file(url, f"members/{name}/{file}", path, optional=True)
 
     async def _absent(self, name: str) -> None:
-        self.collected.lack(f"members/{name}", "it is not registered, or registered no admin URL")
+        self.collected.note_missing(f"members/{name}", "it is not registered, or registered no admin URL")
 
     async def _namespaces(self, url: str) -> None:
         try:
@@ -146,7 +154,7 @@ class Collector:
             for tenant in json.loads(await self._ask(url, "/admin/v2/tenants")):
                 found += json.loads(await self._ask(url, f"/admin/v2/namespaces/{tenant}"))
         except NO_USE as error:
-            self.collected.lack("cluster/namespaces.json", _why(error))
+            self.collected.note_missing("cluster/namespaces.json", _why(error))
         else:
             self._keep_json("cluster/namespaces.json", found)
 
@@ -161,9 +169,9 @@ class Collector:
                     break
                 after = f"&cursor={quote(page['next'])}"
             else:
-                self.collected.lack("cluster/bundles.json", f"only the first {len(found)} bundles are in it")
+                self.collected.note_missing("cluster/bundles.json", f"only the first {len(found)} bundles are in it")
         except NO_USE as error:
-            self.collected.lack("cluster/bundles.json", _why(error))
+            self.collected.note_missing("cluster/bundles.json", _why(error))
         if found:
             self._keep_json("cluster/bundles.json", found)
 
@@ -173,27 +181,27 @@ class Collector:
             text = await self._ask(url, path)
         except _Refused as error:
             if name.endswith("health.txt"):  # a refusal is its answer
-                self.collected.keep(name, hide_text(str(error), self._known))
+                self.collected.keep(name, redact_text(str(error), self._known))
             elif not (optional and error.status == NOT_OFFERED):
-                self.collected.lack(name, str(error))
+                self.collected.note_missing(name, str(error))
             return True
         except (aiohttp.ClientError, OSError, AnotherCluster) as error:
-            self.collected.lack(name, _why(error))
+            self.collected.note_missing(name, _why(error))
             return False
         try:
             self._keep(name, text)
         except ValueError:
-            self.collected.lack(name, "the answer is no JSON")
+            self.collected.note_missing(name, "the answer is no JSON")
         return True
 
     def _keep(self, name: str, text: str) -> None:
         if name.endswith(".json"):
             self._keep_json(name, json.loads(text))
         else:
-            self.collected.keep(name, hide_text(text, self._known))
+            self.collected.keep(name, redact_text(text, self._known))
 
     def _keep_json(self, name: str, value: Any) -> None:
-        self.collected.keep(name, json.dumps(hide(value, self._known), indent=1))
+        self.collected.keep(name, json.dumps(redact(value, self._known), indent=1))
 
     async def _ask(self, url: str, path: str) -> str:
         try:
@@ -237,3 +245,41 @@ def _why(error: BaseException) -> str:
         return f"no answer within {REQUEST_TIMEOUT_S:g} s"
     cause = getattr(error, "os_error", error)
     return "connection refused" if isinstance(cause, ConnectionRefusedError) else str(error) or type(error).__name__
+
+
+ABOUT = """What the members of a loadmanager cluster reported about themselves, without secrets. *** stands for the
+values of settings that are passed through to Kafka and ZooKeeper, for those of `properties`, and for users, passwords
+and queries in URLs. Names of brokers, namespaces and bundles are included; records and keys of the service are not.
+"""
+
+
+def write_archive(path: Path, collected: Collected, at_ms: int, asked: str) -> None:
+    """Write the archive. Raises FileExistsError instead of overwriting, OSError."""
+    about = {
+        "written_by": VERSION,
+        "at_ms": at_ms,
+        "asked": asked,
+        "files": {name: len(content) for name, content in sorted(collected.files.items())},
+        "missing": msgspec.to_builtins(collected.missing),
+    }
+    files = {"README.txt": ABOUT.encode(), "about.json": _json(about), **dict(sorted(collected.files.items()))}
+    top = path.name.removesuffix(".gz").removesuffix(".tar")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with (
+        os.fdopen(descriptor, "wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime, entry.mode = len(content), at_ms // 1000, 0o600
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def default_name(cluster: str, at_ms: int) -> str:
+    """The default name of a support bundle; its time is in UTC."""
+    return f"loadmanager-{cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at_ms / 1000))}.tar.gz"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1).encode()
