@@ -26,6 +26,7 @@ from loadmanager.demo.options import BUNDLES, NAMESPACE, Options
 from loadmanager.demo.report import Summary, summary, timeline
 from loadmanager.demo.screen import Pulse, picture, show_lines
 from loadmanager.demo.stage import SETTLE_S, Member, Stage
+from loadmanager.errors import first_cause
 from statechannel.errors import StateChannelError
 
 JOIN, BY_HAND, KILL, RETURN, KILL_LEADER, RETURN_AGAIN, DRAIN = 0.10, 0.24, 0.34, 0.52, 0.58, 0.78, 0.84
@@ -154,7 +155,7 @@ def run(options: Options, console: Console | None = None) -> int:
         foreseen, bugs = failures.split(StateChannelError)
         if foreseen is None or bugs is not None:
             raise
-        console.print(Text(f"the demo cannot go on: {_innermost(foreseen)}", style="red"), soft_wrap=True)
+        console.print(Text(f"the demo cannot go on: {first_cause(foreseen)}", style="red"), soft_wrap=True)
         worth_keeping = False
         return 1
     else:
@@ -171,12 +172,6 @@ def _folder(options: Options) -> Path:
         return Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
     options.keep.mkdir(parents=True, exist_ok=True)
     return options.keep
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _run(options: Options, directory: Path, console: Console) -> Summary:

@@ -261,12 +261,13 @@ class Stage:
     async def start_brokers(self, count: int) -> None:
         """Start some, together, and wait until they are ready. Raises RuntimeError if one does not start."""
         self.note(f"{count} brokers start, each is a process of its own", "act")
-        await asyncio.gather(*(self._start_first() for _ in range(count)))
-        self._http = HttpRouter(Router(m.admin_url for m in self.up()))
 
-    async def _start_first(self) -> None:
-        member = await self.start_broker()
-        self.note(f"{member.label} is ready")
+        async def start() -> None:
+            member = await self.start_broker()
+            self.note(f"{member.label} is ready")
+
+        await asyncio.gather(*(start() for _ in range(count)))
+        self._http = HttpRouter(Router(m.admin_url for m in self.up()))
 
     async def start_broker(self, former: Member | None = None) -> Member:
         """Start a new one, or one under the name of a former one, and wait until it is ready. Raises RuntimeError."""

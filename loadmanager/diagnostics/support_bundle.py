@@ -134,8 +134,11 @@ class Collector:
             self._bundles(admin_url),
             self._namespaces(admin_url),
             *(self._member(url, name) for name, url in dict(_to_ask(members, admin_url)).items()),
-            *(self._absent(name) for name in _without_url(members)),
         )
+        for member in members:
+            if not member.admin_url:
+                reason = "it is not registered, or registered no admin URL"
+                self.collected.note_missing(f"members/{file_name(member.broker)}", reason)
 
     async def _member(self, url: str, name: str) -> None:
         async with self._places:
@@ -144,9 +147,6 @@ class Collector:
             if any(answers):
                 for file, path in IF_OFFERED.items():
                     await self._file(url, f"members/{name}/{file}", path, optional=True)
-
-    async def _absent(self, name: str) -> None:
-        self.collected.note_missing(f"members/{name}", "it is not registered, or registered no admin URL")
 
     async def _namespaces(self, url: str) -> None:
         try:
@@ -230,10 +230,6 @@ def _to_ask(members: list[_Member], admin_url: str) -> Iterable[tuple[str, str]]
             yield file_name(member.broker), member.admin_url
 
 
-def _without_url(members: list[_Member]) -> Iterable[str]:
-    return (file_name(member.broker) for member in members if not member.admin_url)
-
-
 def file_name(broker: str) -> str:
     """A broker's name, or what an endpoint gives as one, as a safe file name."""
     name = re.sub(r"[^\w.-]", "_", broker.rpartition("@")[2])
@@ -262,7 +258,11 @@ def write_archive(path: Path, collected: Collected, at_ms: int, asked: str) -> N
         "files": {name: len(content) for name, content in sorted(collected.files.items())},
         "missing": msgspec.to_builtins(collected.missing),
     }
-    files = {"README.txt": ABOUT.encode(), "about.json": _json(about), **dict(sorted(collected.files.items()))}
+    files = {
+        "README.txt": ABOUT.encode(),
+        "about.json": json.dumps(about, indent=1).encode(),
+        **dict(sorted(collected.files.items())),
+    }
     top = path.name.removesuffix(".gz").removesuffix(".tar")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with (
@@ -279,7 +279,3 @@ def write_archive(path: Path, collected: Collected, at_ms: int, asked: str) -> N
 def default_name(cluster: str, at_ms: int) -> str:
     """The default name of a support bundle; its time is in UTC."""
     return f"loadmanager-{cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at_ms / 1000))}.tar.gz"
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=1).encode()
