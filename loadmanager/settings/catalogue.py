@@ -48,7 +48,7 @@ PLACEMENT_CLASSES: Mapping[str, str] = {
 class Place(BaseSettings):
     """Cluster, addresses, identity."""
 
-    cluster: str = fixed("standalone", "name of the cluster; tied to its log for ever", pattern=r"^[\w.-]+$")
+    cluster: str = fixed("standalone", "name of the cluster; its log keeps it", pattern=r"^[\w.-]+$")
     advertised: str = fixed("127.0.0.1:0", "host:port by which others know this broker; its name")
     log: str = fixed("sqlite:loadmanager.db", "sqlite:FILE or kafka://host:port[,host:port…]", "needs no server")
     coordination: str | None = fixed(None, "sqlite:FILE or zookeeper://host:port[,…][/root]; default: as log")
@@ -62,15 +62,15 @@ class Place(BaseSettings):
     min_insync_replicas: int = fixed(2, "of Kafka topics at creation", "one machine down stops no writes", ge=1)
     development: bool = fixed(
         False,
-        "accept a Kafka without replication, and a ZooKeeper that everybody may change",
+        "accept a Kafka without replication, and a ZooKeeper that any client may change",
         "a lost disk must not lose the channel",
     )
     kafka: Mapping[str, str] = fixed(dict, "passed through to librdkafka (SASL, TLS)")
     zookeeper: Mapping[str, str] = fixed(dict, "passed through to kazoo (auth, TLS)")
     insecure: bool = fixed(
         False,
-        "listen where other machines reach it, although anybody may do anything or read what is sent, "
-        "and use a ZooKeeper that everybody may change",
+        "listen where other machines reach it, although any client may do anything and read all traffic, "
+        "and use a ZooKeeper that any client may change",
         "a broker without authentication and TLS is for one machine",
     )
     history_dir: str | None = fixed(
@@ -124,10 +124,8 @@ class Access(BaseSettings):
         "empty with an https `token_issuer`: that issuer's OpenID Connect discovery",
         "no tokens",
     )
-    token_issuer: str = fixed("", "required `iss` of a token", "whoever has one of the keys")
-    token_audience: str = fixed(
-        "loadmanager", "required `aud` of a token", "a token for another service is no use here"
-    )
+    token_issuer: str = fixed("", "required `iss` of a token", "any holder of one of the keys")
+    token_audience: str = fixed("loadmanager", "required `aud` of a token", "tokens for other services are refused")
     token_subject_claim: str = fixed(
         "sub",
         "the claim that names the principal",
@@ -139,7 +137,7 @@ class Access(BaseSettings):
     superusers: str = fixed(
         "",
         "principals, separated by commas, that may do everything",
-        "somebody must write the first access policy",
+        "the first access policy needs an author",
         pulsar="superUserRoles",
     )
 
@@ -197,7 +195,7 @@ class HttpLimits(BaseSettings):
     http_request_rate: float | None = fixed(
         None,
         "other requests a second that one client may send; none: no limit",
-        "a client is a principal, or an address where nobody is asked who they are",
+        "a client is a principal, or an address if brokers do not authenticate",
         pulsar="httpRequestsMaxPerSecond",
         gt=0,
     )
@@ -406,7 +404,7 @@ class Balancing(BaseSettings):
     balancing: bool = live(
         True,
         "master switch: automatic moves, splits and merges",
-        "what nobody watches should stay even by itself",
+        "loads stay even without an operator",
         pulsar={"loadBalancerEnabled": 1.0, "loadBalancerSheddingEnabled": 1.0},
     )
     balancing_strategy: str = live(
@@ -427,17 +425,17 @@ class Balancing(BaseSettings):
     balancing_budget: float = live(
         0.2,
         "part of the cluster's load moved in one round; a first move, or a group that helps together, may exceed it",
-        "a wrong decision stays small",
+        "limits the harm of a wrong decision",
         gt=0,
         le=1,
     )
     balancing_moves_per_round: int = live(
-        100, "moves decided in one round at most", "what clients bear in a minute", ge=1
+        100, "moves decided in one round at most", "limits reconnects per minute", ge=1
     )
     balancing_review: bool = live(
         False,
-        "moves wait for somebody's approval (drains and policies too)",
-        "else nothing would move without a person",
+        "moves wait for approval (those of drains and policies too)",
+        "otherwise nothing would move without an operator",
     )
     bundle_rest_s: float = live(
         1800.0,
@@ -449,7 +447,7 @@ class Balancing(BaseSettings):
     load_change_percent: float = live(
         50.0,
         "change of a bundle's load after which its last move does not bind any more",
-        "a bundle that has grown by half is another one",
+        "50 % growth invalidates the old placement",
         gt=0,
     )
     overloaded_percent: float = live(
@@ -487,7 +485,7 @@ class Balancing(BaseSettings):
         le=10,
     )
     weight_message_rate: float = live(
-        1.0, "what messages count, where one is declared", "counts only where somebody declared a capacity", ge=0, le=10
+        1.0, "what messages count, where one is declared", "counts only where a capacity is declared", ge=0, le=10
     )
     prefer_later_versions: bool = live(
         False, "bundles go to brokers of the newest release only", PULSAR, pulsar="preferLaterVersions"
@@ -743,7 +741,7 @@ class Advising(BaseSettings):
     """Advice of the load history."""
 
     advice_apply: bool = live(
-        False, "advice is applied without anybody's approval, within its bounds", "else nothing follows it by itself"
+        False, "advice is applied without approval, within its bounds", "otherwise advice waits for approval"
     )
     advice_measure_s: float = live(
         3600.0, "before and after: over which the effect of advice is measured", "60 rounds", ge=0.1
@@ -755,7 +753,11 @@ class Advising(BaseSettings):
         ge=0,
     )
     advice_step_factor: float = live(
-        2.0, "one piece of advice changes a number at most by this factor", "a wrong step stays small", gt=1, le=10
+        2.0,
+        "one piece of advice changes a number at most by this factor",
+        "limits the harm of a wrong step",
+        gt=1,
+        le=10,
     )
 
 
