@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from bench.channel_log import ChannelLog
 from bench.figures import emit
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import jars
 from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.ingest.failpoints import Failpoints

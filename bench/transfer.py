@@ -20,8 +20,8 @@ from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bu
 from bench.figures import emit, median, percentile
 from bench.stage import staged
 from loadmanager.broker import wiring
-from loadmanager.demo.figures import gaps_ms
 from loadmanager.demo.options import NAMESPACE
+from loadmanager.demo.report import gaps_ms
 from loadmanager.demo.stage import Member, Stage
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, tile

@@ -12,7 +12,7 @@ from draw_settings import shown
 from drawing import draw
 
 from loadmanager.settings import descriptions
-from loadmanager.settings.dynamic.naming import ELSEWHERE
+from loadmanager.settings.names import ELSEWHERE
 
 PAGE = Path(__file__).with_name("pip-192.md")
 SCENARIOS = PAGE.parents[1] / "tests" / "scenarios"

@@ -16,7 +16,7 @@ from drawing import draw
 from pydantic_settings import BaseSettings
 
 from loadmanager.settings import Description, Settings, descriptions
-from loadmanager.settings.dynamic.naming import ELSEWHERE
+from loadmanager.settings.names import ELSEWHERE
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -19,6 +19,13 @@ from contextlib import contextmanager
 from statechannel.errors import Error
 
 
+def first_cause(error: BaseException) -> BaseException:
+    """The first error, without the exception groups of task groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 class LoadManagerError(Error):
     """Root of everything that this package raises on purpose."""
 

@@ -51,8 +51,8 @@ PURE = (
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
         "limits", "plan_runner", "planning",
     )),
-    *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
-    *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),
+    "loadmanager/documents/fold.py",
+    *(f"loadmanager/settings/{name}.py" for name in ("names", "overlay")),
     *(f"loadmanager/channel/audit/{name}.py" for name in ("auditor", "digests")),
     "loadmanager/channel/revision.py",
     *(f"loadmanager/channel/owner/{name}.py" for name in ("election", "retention", "reading_back")),

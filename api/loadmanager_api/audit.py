@@ -21,12 +21,12 @@ from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.audit_log import AuditEntry, Result
-from loadmanager.diagnostics.doctor.hiding import hide, hide_and_shorten, hide_text
+from loadmanager.diagnostics.redaction import redact, redact_and_shorten, redact_text
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.leader.rebalancing import actions
 from loadmanager.model.policies.model import Kind
-from loadmanager.settings.dynamic.naming import named
+from loadmanager.settings.names import named
 from loadmanager_api.access.sender import Sender
 from loadmanager_api.problems import problem_of
 from statechannel.errors import InvalidName, LogUnavailable
@@ -178,8 +178,8 @@ async def audited(node: Node, request: AuditedRequest, work: Callable[[], Awaita
             about=before.name,
             namespace=before.namespace,
             asked=request.asked,
-            before=hide(_plain(before.state, [VALUES])),
-            after=hide(_plain(after.state, [VALUES])),
+            before=redact(_plain(before.state, [VALUES])),
+            after=redact(_plain(after.state, [VALUES])),
             result=result,
             status=code,
             detail=detail,
@@ -217,7 +217,7 @@ def asked(given: Mapping[str, Any]) -> dict[str, Any]:
                 found[name] = _plain(value, left)
             case _:
                 continue  # the node, the response …
-    return cast("dict[str, Any]", hide(found))
+    return cast("dict[str, Any]", redact(found))
 
 
 def _plain(value: Any, left: list[int], depth: int = 0) -> Any:
@@ -302,10 +302,10 @@ class Refusals:
                 address=sender.address,
                 broker=node.settings.advertised,
                 action=method.lower(),
-                about=hide_text(path),
+                about=redact_text(path),
                 result=Result.REFUSED,
                 status=status,
-                detail=hide_and_shorten(detail) + more,
+                detail=redact_and_shorten(detail) + more,
             )
             try:
                 await self._handover.ask(lambda entry=entry: node.audit.append(entry))

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Header
 from starlette.datastructures import MutableHeaders
 
+from loadmanager.documents.fold import ABSENT, Version
 from loadmanager.errors import Invalid, VersionConflict
-from loadmanager.settings.documents.model import ABSENT, Version
 from loadmanager_api.access.rates import LOOKUPS
 from loadmanager_api.problems import PreconditionFailed
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.operation_log import Operation, OperationState, digest_of, id_of
-from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
+from loadmanager.diagnostics.redaction import redact_and_shorten
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.sender import Sender
@@ -248,7 +248,7 @@ class Attempt:
             self._id,
             self._sender.name,
             action,
-            hide_and_shorten(thing.name),
+            redact_and_shorten(thing.name),
             thing.namespace,
             self._digest,
             str(node.current.me),

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
+from loadmanager.diagnostics.redaction import redact_and_shorten
 from loadmanager.errors import Conflict, Forbidden, Gone, Invalid, LoadManagerError, NotFound, Unavailable
 from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
 
@@ -79,7 +79,7 @@ def problem(
     title = title or title_of(status)
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
     detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is no Unicode
-    detail = hide_and_shorten(detail)
+    detail = redact_and_shorten(detail)
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
 
 

@@ -33,7 +33,7 @@ import msgspec
 from loadmanager.cluster.fitness import DECLINED, UNPREPARED
 from loadmanager.model.boundaries import FEWEST_PARTS, NoCuts, evenly
 from loadmanager.model.host import KeyRate
-from loadmanager.settings.algorithms import BY_KEYS, Algorithm
+from loadmanager.settings.choices import BY_KEYS, Algorithm
 from loadmanager.strategies.splitting.cuts import UNBOUNDED, Bounds, cuts_of
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId

@@ -31,7 +31,7 @@ from loadmanager.model.host import (
     KnowsRates,
     ServesElsewhere,
 )
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.cuts import estimated
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import MAX_HAND_OFF_BYTES, BrokerId, Token

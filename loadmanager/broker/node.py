@@ -45,7 +45,7 @@ from loadmanager.cluster.told_topics import ToldTopics
 from loadmanager.cluster.usage_history import UsageHistory
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.diagnostics.doctor.hiding import hide_and_shorten
+from loadmanager.diagnostics.redaction import redact_and_shorten
 from loadmanager.errors import Conflict
 from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
@@ -62,7 +62,7 @@ from loadmanager.model.policies.model import Policies
 from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from loadmanager.strategies.placement.registry import SwitchedPlacement
 from statechannel.errors import (
     CoordinationError,
@@ -702,7 +702,7 @@ class Node:
 
     def note(self, text: str) -> None:
         """Keep and log a text for people."""
-        text = hide_and_shorten(text)
+        text = redact_and_shorten(text)
         self.notes.append(Note(self.notes[-1].number + 1 if self.notes else 0, self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
 

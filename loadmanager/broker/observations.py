@@ -27,9 +27,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from loadmanager.broker.control_loop import Turns
+from loadmanager.documents.fold import Version
 from loadmanager.leader.plans.plan import Plan, PlanState
 from loadmanager.leader.plans.table import OPEN
-from loadmanager.settings.documents.model import Version
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record
 from statechannel.law.transitions import IN_FLIGHT, State
@@ -174,7 +174,7 @@ class Moves:
             former = before.holder.name if before.holder is not None else ""
             stopped_s = None if move is None else move.stopped_s
             move = Move(transition.bundle, kind, change.partition, change.record, former, stopped_s, [])
-            self._follow(move)
+            self.not_followed += _put(self._moves, move.bundle, move)
         if move is not None:
             step = Step(change.record.action, after.state, change.offset, change.record.actor.name, self._clock_s())
             self._add(move, step, change.record)
@@ -189,9 +189,6 @@ class Moves:
         if move.kind in _PLANNED and move.former == self._name and record.actor.name != self._name:
             _put(self._given, move.bundle, step.read_s)
         self._on_end(move, record)
-
-    def _follow(self, move: Move) -> None:
-        self.not_followed += _put(self._moves, move.bundle, move)
 
 
 def _put(kept: dict[Bundle, V], bundle: Bundle, value: V) -> bool:
@@ -285,7 +282,7 @@ def _hex(trace_id: int) -> str:
 
 def _ids(log: str, move: Move, root: str) -> tuple[int, int]:
     place = f"{move.partition}:{move.steps[0].offset}"
-    return _trace_of(log, root or place), _span_of(log, place, move.bundle)
+    return _trace_of(log, root or place), _digest(f"{log}|{place}|{move.bundle}", SPAN_ID_BYTES)
 
 
 def _of_records(begin: Step, end: Step) -> dict[str, str | int | float]:
@@ -303,10 +300,6 @@ def _trace_of(log: str, cause: str) -> int:
 
 def _cause_id(log: str, cause: str) -> int:
     return _digest(f"{log}|round|{cause}", SPAN_ID_BYTES)
-
-
-def _span_of(log: str, place: str, bundle: Bundle) -> int:
-    return _digest(f"{log}|{place}|{bundle}", SPAN_ID_BYTES)
 
 
 def _digest(text: str, size: int) -> int:

@@ -16,8 +16,8 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.sensors import Sensors
 from loadmanager.cluster.suspicion import probe_port
 from loadmanager.consumers.backlog.port import GroupOffsets
-from loadmanager.diagnostics.check.round import Auditor
-from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.diagnostics.check import Auditor
+from loadmanager.diagnostics.redaction import redact_text
 from loadmanager.errors import Invalid, install_line, needs_extra
 from loadmanager.settings import MAX_PORT, Settings
 from loadmanager.strategies.rebalancing.plan.program import SOLVER_INSTALLED
@@ -69,7 +69,7 @@ def open_log(settings: Settings) -> Log:
             compaction_lag_s=settings.compaction_lag_s,
         )
     if scheme == "kafka":
-        with needs_extra("kafka", repr(hide_text(settings.log))):
+        with needs_extra("kafka", repr(redact_text(settings.log))):
             from statechannel.adapters.kafka.log import KafkaLog
 
         return KafkaLog(
@@ -93,17 +93,17 @@ def open_group_offsets(settings: Settings) -> GroupOffsets:
     scheme, _, rest = settings.log.partition(":")
     if scheme != "kafka":
         raise Invalid(
-            f"the log {hide_text(settings.log)!r} is not on Kafka, where consumer groups keep their offsets: "
+            f"the log {redact_text(settings.log)!r} is not on Kafka, where consumer groups keep their offsets: "
             "only a cluster with --log kafka://host:port can read their backlog"
         )
-    with needs_extra("kafka", repr(hide_text(settings.log))):
+    with needs_extra("kafka", repr(redact_text(settings.log))):
         from statechannel.adapters.kafka.groups import KafkaGroups
 
     return KafkaGroups(check_servers(settings.log, rest.removeprefix("//")), settings.kafka)
 
 
 def _no_log(settings: Settings) -> ValueError:
-    return ValueError(f"{hide_text(settings.log)!r} is no log; write sqlite:FILE or kafka://host:port")
+    return ValueError(f"{redact_text(settings.log)!r} is no log; write sqlite:FILE or kafka://host:port")
 
 
 def open_coordination(settings: Settings) -> Coordination:
@@ -115,7 +115,7 @@ def open_coordination(settings: Settings) -> Coordination:
 
         return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
     if scheme == "zookeeper":
-        with needs_extra("zookeeper", repr(hide_text(address))):
+        with needs_extra("zookeeper", repr(redact_text(address))):
             from statechannel.adapters.zookeeper.access import refuse_open_nodes
             from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 
@@ -128,7 +128,7 @@ def open_coordination(settings: Settings) -> Coordination:
             session_timeout_s=settings.session_timeout_s,
             client_settings=_zookeeper_client(settings),
         )
-    raise ValueError(f"{hide_text(address)!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+    raise ValueError(f"{redact_text(address)!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
 
 
 def coordination_address(settings: Settings) -> str:
@@ -165,7 +165,7 @@ def auditors(settings: Settings) -> Mapping[str, Auditor]:
         make = by_scheme.get(f"{store} {address.partition(':')[0]}")
         if make is None:
             raise ValueError(
-                f"{hide_text(address)!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port"
+                f"{redact_text(address)!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port"
             )
         found[store] = make(settings, address)
     return found
@@ -186,9 +186,9 @@ def _sqlite_coordination_auditor(settings: Settings, address: str) -> Auditor:
 
 
 def _kafka_auditor(settings: Settings, address: str) -> Auditor:
-    from loadmanager.diagnostics.check.topics import topics_of
+    from loadmanager.diagnostics.topics import topics_of
 
-    with needs_extra("kafka", repr(hide_text(address))):
+    with needs_extra("kafka", repr(redact_text(address))):
         from statechannel.adapters.kafka.audit import audit_kafka
 
     bootstrap = check_servers(address, address.partition(":")[2].removeprefix("//"))
@@ -207,7 +207,7 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
 
 
 def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
-    with needs_extra("zookeeper", repr(hide_text(address))):
+    with needs_extra("zookeeper", repr(redact_text(address))):
         from statechannel.adapters.zookeeper.audit import Expected, audit_zookeeper
 
     hosts, root = _zookeeper_place(settings, address)
@@ -233,7 +233,7 @@ def file_of(address: str) -> Path:
     """
     name = address.removeprefix("sqlite:").removeprefix("//")
     if not name:
-        raise ValueError(f"{hide_text(address)!r} names no file; write sqlite:FILE")
+        raise ValueError(f"{redact_text(address)!r} names no file; write sqlite:FILE")
     return Path(name).resolve()
 
 
@@ -241,13 +241,13 @@ def check_servers(address: str, servers: str) -> str:
     """`servers` itself, if each is `host:port`. Raises ValueError."""
     if "@" in servers:
         where = "LOADMANAGER_KAFKA" if address.startswith("kafka:") else "LOADMANAGER_ZOOKEEPER"
-        raise ValueError(f"{hide_text(address)!r}: an address must not contain a user or a password; set {where}")
+        raise ValueError(f"{redact_text(address)!r}: an address must not contain a user or a password; set {where}")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
             scheme = address.partition(":")[0]
             raise ValueError(
-                f"{hide_text(address)!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]"
+                f"{redact_text(address)!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]"
             )
     return servers
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
 from statechannel.law.partition import ClusterIdentity

@@ -19,7 +19,7 @@ import msgspec
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS, NoCuts, check_parts, evenly, specified
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.errors import InvalidName, NeedsNewerFormat, RecordTooLarge, StateChannelError
 from statechannel.law import codec
 from statechannel.law.bundle import MAX_BUNDLES_AT_CREATION, Bundle, Key, check_new_namespace, check_tiling

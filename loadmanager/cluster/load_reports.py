@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import (
@@ -18,11 +18,12 @@ from loadmanager.model.load import (
     Figures,
     TopBundlesLoadData,
 )
-from loadmanager.model.load_report import Hold, Measured, Publish, Report, Reporter, Sample
+from loadmanager.model.load_report import Hold, Measured, Publish, Reporter, Sample
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
+from statechannel.runtime.tasks import Blocking, at_once
 from statechannel.runtime.view import TableView, wall_clock_ms
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class LoadService:
         bundles: TableView[TopBundlesLoadData],
         wall_ms: Callable[[], int] = wall_clock_ms,
         spread: Callable[[], tuple[Bundle, ...]] = tuple,
-        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+        run_blocking: Blocking = at_once,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
         """Every held bundle's load, as sampled last."""
@@ -72,7 +73,7 @@ class LoadService:
         self._reporter = Reporter(broker, settings)
         self._answer: Mapping[Bundle, BundleLoad] = {}
         self._sampled = asyncio.Event()
-        self._run_blocking = run_blocking or _at_once
+        self._run_blocking = run_blocking
         self._reading = asyncio.Lock()
         """Held while samples are read or added: a thread computes the means of ten thousand bundles."""
 
@@ -90,11 +91,6 @@ class LoadService:
         """As `mean_of`, for many: computed on a thread."""
         async with self._reading:
             return await self._run_blocking(lambda: {bundle: self.mean_of(bundle) for bundle in bundles})
-
-    @property
-    def current(self) -> Report | None:
-        """The report that this broker would send now; None before the first sample."""
-        return self._reporter.current()
 
     async def run(self) -> None:
         """Sample and report until cancelled. The views must have been started."""
@@ -161,7 +157,3 @@ class LoadService:
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
-
-
-async def _at_once(work: Callable[[], Any]) -> Any:
-    return work()

@@ -1,6 +1,6 @@
 """The policies of the cluster as documents on a topic: reads, checked writes with compare-and-set, their history.
 
-`validation.py` decides what is refused, `loadmanager.settings.documents` which writes count. Two writers at the same
+`validation.py` decides what is refused, `loadmanager.documents` which writes count. Two writers at the same
 moment can write documents that are valid alone and contradict each other: then both hold, and a bundle may have no
 permitted broker. The next decision says which rules refused it.
 """
@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.model.policies.codec import decode, encode, fold, key_of
 from loadmanager.model.policies.model import (
@@ -29,8 +31,6 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.policies.patterns import try_names
 from loadmanager.model.policies.validation import Findings, Known, check, check_deletion
-from loadmanager.settings.documents.model import ABSENT, POLICIES_TOPIC, Version
-from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 from statechannel.runtime.tasks import Blocking, at_once

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import msgspec
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import Version
 from loadmanager.errors import Conflict, NotFound, VersionConflict
-from loadmanager.settings.documents.model import Version
-from loadmanager.settings.documents.view import Documents
 from statechannel.law.bundle import Key
 from statechannel.ports import Log, TopicSpec
 from statechannel.runtime.tasks import all_or_first_failure

@@ -65,9 +65,11 @@ class UsageHistory:
         """A report came, or (None) the last one expired."""
         now, before = self._now(), self._rows.get(broker)
         if before is None:
-            self._make_room(now)
+            if len(self._rows) >= BROKERS_AT_MOST:
+                self._rows = {name: row for name, row in self._rows.items() if now - row.newest < SPANS}
             before = _Row(now, array("f", [nan] * SPANS), nan)
-        said = nan if load is None else usage(load, weights_of(self._settings()), self._capacity(broker))
+        capacity = self._policies().brokers.get(broker, BrokerPolicy()).capacity
+        said = nan if load is None else usage(load, weights_of(self._settings()), capacity)
         spans = before.until(now)
         spans[-1] = said if isnan(spans[-1]) else max(spans[-1], said)
         self._rows[broker] = _Row(max(now, before.newest), spans, said)
@@ -78,13 +80,6 @@ class UsageHistory:
 
     def _now(self) -> int:
         return self._wall_ms() // (1000 * SPAN_S)
-
-    def _capacity(self, broker: str) -> Mapping[str, float]:
-        return self._policies().brokers.get(broker, BrokerPolicy()).capacity
-
-    def _make_room(self, now: int) -> None:
-        if len(self._rows) >= BROKERS_AT_MOST:
-            self._rows = {name: row for name, row in self._rows.items() if now - row.newest < SPANS}
 
 
 def rows(copy: Copy) -> UsageRows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from statechannel.ports import Log
 from statechannel.runtime.view import TableView, wall_clock_ms
 from statechannel.runtime.view_on_demand import OnDemandView
 
+V = TypeVar("V")
 SUSPICIONS_TOPIC = "accusations"
 READ_S = 5.0
 SUSPICION_TTL_S = 3_600.0
@@ -38,16 +39,7 @@ def broker_loads(
     log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
 ) -> TableView[BrokerLoadData]:
     """The view of every broker's load, by broker name."""
-    return TableView(
-        log,
-        BROKERS_TOPIC,
-        decode=decode_broker_load,
-        encode=msgspec.json.encode,
-        ttl_s=settings.load_ttl_s,
-        clock_ms=clock_ms,
-        partitions=1,
-        followed=True,
-    )
+    return _view(log, BROKERS_TOPIC, decode_broker_load, settings.load_ttl_s, clock_ms, followed=True)
 
 
 def top_bundles(
@@ -68,14 +60,21 @@ def top_bundles(
 
 def readers_view(log: Log, ttl_s: float) -> TableView[ChannelReader]:
     """The view of all registered readers, by name. A registration's age counts from when this process read it."""
+    return _view(log, READERS_TOPIC, msgspec.json.Decoder(ChannelReader).decode, ttl_s, lambda: 0)
+
+
+def _view(
+    log: Log,
+    topic: str,
+    decode: Callable[[bytes], V],
+    ttl_s: float,
+    clock_ms: Callable[[], int],
+    *,
+    followed: bool = False,
+) -> TableView[V]:
+    encode = msgspec.json.encode
     return TableView(
-        log,
-        READERS_TOPIC,
-        decode=msgspec.json.Decoder(ChannelReader).decode,
-        encode=msgspec.json.encode,
-        ttl_s=ttl_s,
-        clock_ms=lambda: 0,
-        partitions=1,
+        log, topic, decode=decode, encode=encode, ttl_s=ttl_s, clock_ms=clock_ms, partitions=1, followed=followed
     )
 
 
@@ -85,15 +84,8 @@ class Views:
     def __init__(self, log: Log, settings: Settings, wall_ms: Callable[[], int]) -> None:
         self.brokers = broker_loads(log, settings, wall_ms)
         self.bundles = top_bundles(log, settings, wall_ms)
-        self.suspicions: TableView[SuspicionReport] = TableView(
-            log,
-            SUSPICIONS_TOPIC,
-            decode=msgspec.json.Decoder(SuspicionReport).decode,
-            encode=msgspec.json.encode,
-            ttl_s=SUSPICION_TTL_S,
-            clock_ms=wall_ms,
-            partitions=1,
-        )
+        decode = msgspec.json.Decoder(SuspicionReport).decode
+        self.suspicions: TableView[SuspicionReport] = _view(log, SUSPICIONS_TOPIC, decode, SUSPICION_TTL_S, wall_ms)
         self.readers = readers_view(log, settings.reader_ttl_s)
         self._all = (self.brokers, self.bundles, self.suspicions, self.readers)
 
@@ -103,7 +95,7 @@ class Views:
         return [view.start for view in self._all]
 
     async def run(self) -> None:
-        """Read for ever; `bundles` only while they are needed."""
+        """Read until cancelled; `bundles` only while they are needed."""
         async with asyncio.TaskGroup() as tasks:
             for view in self._all:
                 tasks.create_task(view.run())

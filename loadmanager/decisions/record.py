@@ -15,7 +15,7 @@ import msgspec
 from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
-from loadmanager.settings.access import Access
+from loadmanager.settings.catalogue import Access
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.record import BrokerId
 

@@ -1,20 +1,28 @@
-"""The demo's stage: brokers and the load generator as processes, and what the script can do to them."""
+"""The demo's stage: brokers and the load generator as processes, and what the script can do to them.
+
+A child's standard input is a pipe that ends with this process, however that ends; a child then ends too. Each child has
+a session of its own, so that Ctrl-C reaches only this process, which then ends the children in order, by handle.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import os
+import signal
 import string
+import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from loadmanager.client import HttpRouter, Router
-from loadmanager.demo.figures import LoadFigures, Served
+from loadmanager.demo.counter.load import Snapshot
 from loadmanager.demo.member import Orders, Told
+from loadmanager.demo.observer import Observer
 from loadmanager.demo.options import (
     BUNDLES,
     NAMESPACE,
@@ -22,12 +30,86 @@ from loadmanager.demo.options import (
     cluster_settings,
     onlooker_settings,
 )
-from loadmanager.demo.processes import Child
-from loadmanager.demo.watch import Watch
+from loadmanager.model.keys import key_at
 from loadmanager.settings import Settings
-from statechannel.law.bundle import Bundle, Key
+from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
+
+LINE_BYTES = 1 << 20
+END_S = 3.0
+
+
+class Child:
+    """One running child; `errors` is where its standard error goes."""
+
+    def __init__(self, process: Process, errors: Path) -> None:
+        self._process = process
+        self.errors = errors
+
+    @classmethod
+    async def start(cls, module: str, arguments: Sequence[str], *, errors: Path, path: Path | None = None) -> Child:
+        """`python -m module arguments…`, with `path` before the others on the module path.
+
+        Its Python stacks are in `errors` if native code ends it.
+        """
+        search = os.pathsep.join(filter(None, (path and str(path), os.environ.get("PYTHONPATH"))))
+        with errors.open("ab") as sink:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", module, *arguments),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=sink,
+                env={**os.environ, "PYTHONPATH": search, "PYTHONFAULTHANDLER": "1"},
+                limit=LINE_BYTES,
+                start_new_session=True,
+            )
+        return cls(process, errors)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
+
+    async def hear(self, line: Callable[[bytes], None]) -> int:
+        """Call `line` with each line of standard output until it ends; the exit code."""
+        assert self._process.stdout is not None
+        async for text in self._process.stdout:
+            line(text)
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.running:
+            self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+
+    def close_input(self) -> None:
+        """Close the child's standard input, which tells it to end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def wait(self) -> int:
+        """The exit code."""
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Close its input, and kill it if it does not end within END_S."""
+        self.close_input()
+        try:
+            async with asyncio.timeout(END_S):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
 
 EVENTS_KEPT = 200
 READY_S = 60.0
@@ -35,7 +117,16 @@ FAILOVER_S = 60.0
 SETTLE_S = 60.0
 
 _told = msgspec.json.Decoder(Told)
-_figures = msgspec.json.Decoder(LoadFigures)
+_figures = msgspec.json.Decoder(Snapshot)
+
+
+class Served(msgspec.Struct, frozen=True, order=True):
+    """A bundle began or stopped being served by a broker."""
+
+    at_ns: int
+    bundle: str
+    by: str
+    on: bool
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -85,12 +176,12 @@ class Stage:
         self.directory = directory
         self.store = directory / "counters.db"
         self.settings = cluster_settings(options, directory)
-        self.watch = Watch(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
+        self.observer = Observer(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
         self.members: dict[str, Member] = {}
         self.reads: int | None = None
         """The newest format of records that brokers know that start from now on; None: all."""
-        self.load = LoadFigures()
-        self.loads: list[tuple[float, LoadFigures]] = []
+        self.load = Snapshot()
+        self.loads: list[tuple[float, Snapshot]] = []
         """The load generator's figures, with their times."""
         self.lives: list[Life] = []
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
@@ -129,7 +220,7 @@ class Stage:
         ready = len(self.up())
         if ready < self.options.brokers:
             return f"{ready} of {self.options.brokers} brokers are ready"
-        owned = sum(entry.state is State.ASSIGNED for entry in self.watch.table)
+        owned = sum(entry.state is State.ASSIGNED for entry in self.observer.table)
         return f"{owned} of {BUNDLES} bundles have owners"
 
     def label(self, broker: str) -> str:
@@ -149,13 +240,13 @@ class Stage:
 
     def leader(self) -> Member | None:
         """The broker that took the lead last, if it is still up."""
-        leader = self.watch.leader
+        leader = self.observer.leader
         return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
 
     async def led_by(self) -> Member:
         """The leader, once there is one. Raises RuntimeError if nobody takes the lead in time."""
         try:
-            await self.watch.wait_for(lambda: self.leader() is not None, SETTLE_S)
+            await self.observer.wait_for(lambda: self.leader() is not None, SETTLE_S)
         except TimeoutError:
             raise RuntimeError("nobody leads: the demo cannot go on") from None
         leader = self.leader()
@@ -170,12 +261,13 @@ class Stage:
     async def start_brokers(self, count: int) -> None:
         """Start some, together, and wait until they are ready. Raises RuntimeError if one does not start."""
         self.note(f"{count} brokers start, each is a process of its own", "act")
-        await asyncio.gather(*(self._start_first() for _ in range(count)))
-        self._http = HttpRouter(Router(m.admin_url for m in self.up()))
 
-    async def _start_first(self) -> None:
-        member = await self.start_broker()
-        self.note(f"{member.label} is ready")
+        async def start() -> None:
+            member = await self.start_broker()
+            self.note(f"{member.label} is ready")
+
+        await asyncio.gather(*(start() for _ in range(count)))
+        self._http = HttpRouter(Router(m.admin_url for m in self.up()))
 
     async def start_broker(self, former: Member | None = None) -> Member:
         """Start a new one, or one under the name of a former one, and wait until it is ready. Raises RuntimeError."""
@@ -233,7 +325,7 @@ class Stage:
 
     async def kill(self, member: Member, role: str) -> None:
         """SIGKILL, then wait until every bundle that it held answers again, and note how long that took."""
-        orphans = self.watch.held_by_name(member.name)
+        orphans = self.observer.held_by_name(member.name)
         begun_s = time.monotonic()
         member.process.kill()
         member.state = "killed"
@@ -246,7 +338,7 @@ class Stage:
 
     async def retire(self, member: Member) -> None:
         """SIGTERM: it moves its bundles away, then leaves."""
-        held = len(self.watch.held_by_name(member.name))
+        held = len(self.observer.held_by_name(member.name))
         begun_s = time.monotonic()
         member.state = "leaving"
         member.process.terminate()
@@ -265,7 +357,7 @@ class Stage:
 
     async def first_owners(self) -> None:
         """Assign every bundle by first lookups."""
-        await self._until_answered(self.watch.bundles(NAMESPACE), READY_S)
+        await self._until_answered(self.observer.bundles(NAMESPACE), READY_S)
 
     async def transfer(self, bundle: Bundle, to: Member) -> bool:
         """Move a bundle by hand, through the admin interface of some broker; whether it arrived."""
@@ -291,7 +383,7 @@ class Stage:
         """Read a counter of each bundle, as a client."""
 
         async def ask(bundle: Bundle) -> None:
-            topic = topic_in(bundle)
+            topic = key_at(bundle.namespace, bundle.lo).full_name
             answer = await self.http.get(topic, f"/v1/counters?topic={topic}", budget_s=limit_s)
             if answer.status != 200:
                 self.problem(f"{bundle} answers {answer.status}")
@@ -341,9 +433,3 @@ class Stage:
         await asyncio.gather(*(child.end() for child in self._children))
         if self._http is not None:
             await self._http.router.close()
-
-
-def topic_in(bundle: Bundle) -> str:
-    """Some topic that falls into the bundle."""
-    names = (f"persistent://{bundle.namespace}/probe-{i}" for i in itertools.count())
-    return next(name for name in names if Key.parse(name).position in bundle)

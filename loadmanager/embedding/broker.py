@@ -40,7 +40,7 @@ from loadmanager.embedding.gate import Admission, Gate
 from loadmanager.errors import Conflict, MissingExtra
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
-from loadmanager.settings.given import Given, settings_of
+from loadmanager.settings.by_name import Given, settings_of
 from statechannel.law.bundle import Bundle, even_boundaries, parse_key
 
 ADMIT_TIMEOUT_S = 5.0

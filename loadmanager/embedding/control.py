@@ -29,7 +29,7 @@ from loadmanager.broker.wiring import dependencies
 from loadmanager.client.redirection import NotServing
 from loadmanager.embedding.endpoints import Endpoint, listen, loop_factory, opened
 from loadmanager.embedding.gate import Gate
-from loadmanager.errors import Unavailable
+from loadmanager.errors import Unavailable, first_cause
 from loadmanager.model.host import AnsweredAtEndpoint, BundleHost, BundleLoad, Destination
 from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
@@ -168,7 +168,7 @@ class Control:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._main())
         except BaseException as failure:  # noqa: BLE001 - whoever waits for the end gets it
-            error = _first(failure)
+            error = first_cause(failure)
         if self._gate is not None:
             self._gate.close()
         self._running.set()
@@ -220,13 +220,6 @@ class Control:
             self._loop.call_later(drain_timeout_s + STOP_GRACE_S, self._task.cancel)
         else:
             self._task.cancel()
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first error, without the exception groups of task groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @asynccontextmanager

@@ -19,8 +19,7 @@ from contextlib import (
 from typing import TYPE_CHECKING, Any, Self
 
 from loadmanager.broker.serving import Claim
-from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps, driver
-from loadmanager.fencing.sql import SqlStore, run
+from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, SqlStore, Steps, driver, run
 from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps
-from loadmanager.fencing.sql import SqlStore, run
+from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, SqlStore, Steps, run
 from statechannel.runtime.turn import Turn, TurnTaken
 
 BUSY_TIMEOUT_S = 5.0

@@ -21,7 +21,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history import folding, layout
 from loadmanager.history.ingest.progress import SILVER, reached

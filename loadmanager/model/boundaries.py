@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import FULL_UPPER, Bundle
 
 FEWEST_PARTS = 2

@@ -31,7 +31,7 @@ from loadmanager.embedding.broker import Broker, live
 from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.errors import Conflict, Gone
 from loadmanager.settings import Settings
-from loadmanager.sidecar.host import HOOKS_AT_ONCE, RemoteHost
+from loadmanager.sidecar.remote_host import HOOKS_AT_ONCE, RemoteHost
 from loadmanager.sidecar.wire import Attached, Attachment, Claimed, Lease, Order, Secret, State
 
 WATCH_S = 0.25

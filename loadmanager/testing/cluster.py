@@ -1,7 +1,8 @@
 """A whole cluster in this process: real brokers on one SQLite file, with short times, that can be killed one by one.
 
 Nothing is simulated: each broker has its control thread, its endpoints on a free port of the loopback and its own
-replica. It differs from production in two ways: brokers share an interpreter, and the times in `QUICK`.
+replica. It differs from production in two ways: brokers share an interpreter, and the times in `QUICK`. A killed broker
+calls none of its host's hooks any more, as if the process had ended.
 """
 
 from __future__ import annotations
@@ -16,15 +17,66 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+from loadmanager.broker.hooks import at_once
 from loadmanager.broker.node import Node
 from loadmanager.client.router import Router
 from loadmanager.embedding.broker import Broker
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.host import BundleHost
-from loadmanager.testing.mortal import MortalHost
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
+
+
+class MortalHost:
+    """Passes every hook on unchanged (coroutine function, plain function or `at_once`) while it lives."""
+
+    def __init__(self, host: BundleHost) -> None:
+        self._host = host
+        self.killed = False
+
+    @property
+    def prepare(self) -> Callable[..., Any]:
+        """As `BundleHost.prepare`."""
+        return self._alive_or(_nothing, self._host.prepare)
+
+    @property
+    def acquire(self) -> Callable[..., Any]:
+        """As `BundleHost.acquire`."""
+        return self._alive_or(_nothing, self._host.acquire)
+
+    @property
+    def release(self) -> Callable[..., Any]:
+        """As `BundleHost.release`."""
+        return self._alive_or(_nothing, self._host.release)
+
+    @property
+    def abandon(self) -> Callable[..., Any]:
+        """As `BundleHost.abandon`."""
+        return self._alive_or(_nothing, self._host.abandon)
+
+    @property
+    def load(self) -> Callable[..., Any]:
+        """As `BundleHost.load`."""
+        return self._alive_or(_no_load, self._host.load)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else that the host has."""
+        return getattr(self._host, name)
+
+    def _alive_or(self, dead: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+        return dead if self.killed else hook
+
+
+@at_once
+def _nothing(*_: object) -> None:
+    """The process is gone."""
+
+
+@at_once
+def _no_load() -> dict[Any, Any]:
+    return {}
+
 
 H = TypeVar("H")
 

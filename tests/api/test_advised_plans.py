@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from loadmanager.documents.fold import PLANS_TOPIC, Entry
 from loadmanager.leader.plans.advice import Effect, Measure, Period
 from loadmanager.leader.plans.plan import PlanState
-from loadmanager.settings.documents.model import PLANS_TOPIC, Entry
 from loadmanager_api.cli.main import main
 from statechannel.ports import Payload
 from tests.api.conftest import Cluster, Refused

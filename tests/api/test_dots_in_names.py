@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from yarl import URL
 
-from loadmanager.diagnostics.doctor.collecting import file_name
+from loadmanager.diagnostics.support_bundle import file_name
 from loadmanager_api.cli.main import main
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import NEVER, Action, Record, Role

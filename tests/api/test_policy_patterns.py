@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from loadmanager.documents.fold import POLICIES_TOPIC, Entry
 from loadmanager.model.policies.codec import encode, key_of
 from loadmanager.model.policies.model import IsolationPolicy, Kind
-from loadmanager.settings.documents.model import POLICIES_TOPIC, Entry
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import Payload, TopicSpec

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.demo.processes import Child
+from loadmanager.demo.stage import Child
 
 WAIT_S = 60.0
 COMMAND = (sys.executable, "-c", "from loadmanager_api.cli.main import main; main()")

@@ -18,7 +18,7 @@ import redis
 
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing import AsyncPostgresStore, AsyncRedisStore, PostgresStore, RedisStore, SqliteStore
-from loadmanager.fencing.sql import SqlStore
+from loadmanager.fencing.fences import SqlStore
 from statechannel.law.bundle import Key
 
 T = TypeVar("T")

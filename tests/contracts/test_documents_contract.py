@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import ABSENT
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.settings.documents.model import ABSENT
-from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Payload
 from tests.contracts.entries import WAIT_S

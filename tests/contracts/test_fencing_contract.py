@@ -25,8 +25,7 @@ from psycopg.rows import DictRow, dict_row
 from loadmanager import NotServing
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing import FencedOut, PostgresStore, RedisStore, SqliteStore
-from loadmanager.fencing.fences import Fences
-from loadmanager.fencing.sql import SqlStore
+from loadmanager.fencing.fences import Fences, SqlStore
 from stack.stores import PostgresServer, RedisServer
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token

@@ -17,13 +17,11 @@ from loadmanager import Broker, Bundle, Key
 from loadmanager.broker.node import Node
 from loadmanager.channel.operations import Operations
 from loadmanager.client import HttpRouter, Router
-from loadmanager.demo.counter.audit import Acknowledged, audit
-from loadmanager.demo.counter.host import Counters
 from loadmanager.demo.counter.ledger import Ledger
-from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.load import Acknowledged, Load, audit
+from loadmanager.demo.counter.service import Counters, served
 from loadmanager.demo.counter.traffic import Traffic
-from loadmanager.demo.counter.web import served
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager_api.server import attach
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership

@@ -13,11 +13,10 @@ import pytest
 
 from loadmanager import Broker
 from loadmanager.client import HttpRouter, Router
-from loadmanager.demo.counter.host import Counters
 from loadmanager.demo.counter.ledger import Ledger
 from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.service import Counters, served
 from loadmanager.demo.counter.traffic import Traffic
-from loadmanager.demo.counter.web import served
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Key

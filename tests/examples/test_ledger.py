@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loadmanager import FencedOut
-from loadmanager.demo.counter.audit import Acknowledged, audit
 from loadmanager.demo.counter.ledger import Ledger, LedgerUnavailable
+from loadmanager.demo.counter.load import Acknowledged, audit
 from loadmanager.demo.counter.traffic import Traffic
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token

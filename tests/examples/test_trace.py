@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.demo.counter.trace import Trace, TraceError
+from loadmanager.demo.counter.traffic import Trace, TraceError
 
 PUBLIC = Path(__file__).parents[2] / "examples" / "traces" / "us-departures-2001.csv"
 HEAD = "time,key,rate\n"

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.diagnostics.check.topics import topics_of
+from loadmanager.diagnostics.topics import topics_of
 from loadmanager.settings import Settings
 from stack.kafka_security import PROTOCOLS, SASL
 from stack.servers import HOST, KafkaServer

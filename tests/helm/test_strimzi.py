@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG
 from loadmanager.consumers.coordinator.store import TOPIC
-from loadmanager.diagnostics.check.topics import topics_of
+from loadmanager.diagnostics.topics import topics_of
 from loadmanager.settings import Settings
 from statechannel.adapters.kafka import group_commits
 from statechannel.adapters.kafka.admin import RIGHTS

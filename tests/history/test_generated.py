@@ -19,7 +19,7 @@ from bench.generating import World, generated, write
 from bench.generating.generated import GOLD, MAKERS, TTL_US
 from bench.generating.loads import stage
 from bench.generating.world import away
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.duck import connected
 from loadmanager.history.ingest import refresh_gold
 from loadmanager.history.ingest.progress import SILVER, Mark, advance

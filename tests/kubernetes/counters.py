@@ -11,9 +11,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from loadmanager import Broker, Bundle, Token
-from loadmanager.demo.counter.host import Counters
 from loadmanager.demo.counter.ledger import Ledger
-from loadmanager.demo.counter.web import served
+from loadmanager.demo.counter.service import Counters, served
 
 PORT = 9_000
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from loadmanager.demo.figures import LoadFigures
+from loadmanager.demo.counter.load import Snapshot
 from stack.kubernetes.cluster import Cluster
 from stack.kubernetes.kubelet import images
 from stack.kubernetes.kubelet.sandbox import Mount, Sandbox
@@ -46,17 +46,17 @@ class Load:
         self._process = process
         self._output = output
 
-    def figures(self) -> LoadFigures:
+    def figures(self) -> Snapshot:
         """The newest."""
         lines = [line for line in self._output.read_bytes().split(b"\n")[:-1] if line]
-        return msgspec.json.decode(lines[-1], type=LoadFigures) if lines else LoadFigures()
+        return msgspec.json.decode(lines[-1], type=Snapshot) if lines else Snapshot()
 
     def run_on(self, requests: int) -> None:
         """Until so many more have been answered."""
         target = self.figures().ok + requests
         wait_for(lambda: self.figures().ok >= target, f"{requests} more answers; it has {self.figures()}")
 
-    def finish(self) -> LoadFigures:
+    def finish(self) -> Snapshot:
         """End it, and have the file audited."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -214,7 +214,7 @@ def _image() -> images.Image:
     return found
 
 
-def assert_clean(figures: LoadFigures, *, failed: int = 0) -> None:
+def assert_clean(figures: Snapshot, *, failed: int = 0) -> None:
     """No request failed, none was lost or doubled; prints the figures."""
     print(f"ok {figures.ok}, late {figures.late}, failed {figures.failed}, worst {figures.worst_ms:.0f} ms")
     assert figures.ok > 0

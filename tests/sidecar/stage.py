@@ -19,8 +19,8 @@ from zlib import crc32
 import aiohttp
 import msgspec
 
-from loadmanager.demo import processes
 from loadmanager.demo.counter.load import Snapshot
+from loadmanager.demo.stage import Child as DemoChild
 from stack.process import Child
 from stack.servers import HOST, free_port
 from statechannel.law.bundle import Bundle, even_boundaries, tile
@@ -221,7 +221,7 @@ class Stage:
 class Load:
     """The load generator, as a process."""
 
-    def __init__(self, child: processes.Child) -> None:
+    def __init__(self, child: DemoChild) -> None:
         self._child = child
         self._last = Snapshot(0, 0, 0, 0, 0, 0, 0, 0)
         self._hearing = asyncio.create_task(child.hear(self._heard))
@@ -250,7 +250,7 @@ async def loaded(stage: Stage, store: str, directory: Path) -> AsyncGenerator[Lo
     """Increments at a steady rate while the context is open."""
     admin = [part for pair in stage.pairs for part in ("--admin", f"http://{pair.broker}")]
     options = [*admin, "--store", store, "--json", "--rate", str(RATE_S), "--budget", str(BUDGET_S), "--topics", "100"]
-    child = await processes.Child.start("loadmanager.demo.counter.load", options, errors=directory / "load.err")
+    child = await DemoChild.start("loadmanager.demo.counter.load", options, errors=directory / "load.err")
     load = Load(child)
     try:
         yield load

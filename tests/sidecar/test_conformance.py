@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.sidecar.conformance.catalogue import CHECKS
-from loadmanager.sidecar.conformance.checking import Outcome, Result
-from loadmanager.sidecar.conformance.keys import key_at
-from loadmanager.sidecar.conformance.runner import conform
+from loadmanager.model.keys import key_at
+from loadmanager.sidecar.conformance.checks import CHECKS
+from loadmanager.sidecar.conformance.runner import Outcome, Result, conform
 from loadmanager.sidecar.conformance.stage import Options
 from loadmanager_api.cli.main import main
 from loadmanager_api.sidecar import application, served
@@ -78,7 +77,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hi inclusive": ("edges",),
     "lo exclusive": ("split", "edges", "ends"),
     "last is short": ("ends",),
-    "no redirect": ("moved", "not-serving", "waits"),
+    "no redirect": ("moved", "not-serving", "another-cluster", "waits"),
     "no urls": ("moved",),
     "no retry-after": ("not-serving",),
     "does not wait": ("waits",),

@@ -12,8 +12,8 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from loadmanager.embedding.endpoints import listen
-from loadmanager.sidecar.conformance.hook import hook_of
-from loadmanager.sidecar.conformance.script import Script
+from loadmanager.sidecar.conformance.played_sidecar import Script
+from loadmanager.sidecar.conformance.stage import hook_of
 from loadmanager.sidecar.wire import Offer, Secret
 from loadmanager_api.sidecar import application, served
 from statechannel.law.bundle import Bundle

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 from loadmanager.broker.node import Incarnation
 from loadmanager.errors import LoadManagerError, Unavailable
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import IN_FLIGHT, State

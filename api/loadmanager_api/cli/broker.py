@@ -29,7 +29,7 @@ import click
 import structlog
 
 from loadmanager.broker.hooks import at_once
-from loadmanager.diagnostics.doctor.hiding import hide
+from loadmanager.diagnostics.redaction import redact
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
 from loadmanager_api.cli.printing import echo, one_line, visible
@@ -72,7 +72,7 @@ def formatter(form: str) -> logging.Formatter:
 
 
 def _hidden(_logger: object, _method: str, event: Any) -> Any:
-    return hide(dict(event))
+    return redact(dict(event))
 
 
 def _json(_logger: object, _method: str, event: Any) -> str:

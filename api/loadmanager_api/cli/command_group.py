@@ -141,11 +141,11 @@ class LazyGroup(Group):
         except MissingExtra as missing:
             raise Failed(str(missing)) from None
         except click.ClickException as error:
-            from loadmanager.diagnostics.doctor.hiding import hide_text
+            from loadmanager.diagnostics.redaction import redact_text
 
             if isinstance(error, click.UsageError):
                 vars(error)["message"] = with_near_choices(error)
-            vars(error)["message"] = hide_text(visible(error.message))
+            vars(error)["message"] = redact_text(visible(error.message))
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

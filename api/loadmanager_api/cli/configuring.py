@@ -59,7 +59,7 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     from pydantic_settings import SettingsError
 
     from loadmanager.settings import Settings
-    from loadmanager.settings.given import wrong
+    from loadmanager.settings.by_name import wrong
 
     values = {name: value for name, value in given.items() if value is not None}
     try:
@@ -109,7 +109,7 @@ def of_the_old_side() -> dict[str, Any]:
 
 def _check_no_secret(option: str, name: str, value: Any) -> None:
     """Refuse secrets: everybody on this machine may see a command line. Raises UsageError."""
-    from loadmanager.diagnostics.doctor.hiding import SECRET_NAME
+    from loadmanager.diagnostics.redaction import SECRET_NAME
 
     names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
     secret = next((each for each in names if SECRET_NAME.search(each)), None)

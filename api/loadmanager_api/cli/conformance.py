@@ -17,7 +17,7 @@ from loadmanager_api.cli.command_group import with_nearest
 from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
-    from loadmanager.sidecar.conformance.checking import Check, Result
+    from loadmanager.sidecar.conformance.runner import Check, Result
     from loadmanager.sidecar.conformance.stage import Options
 
 NAMESPACE = "demo/counters"
@@ -86,7 +86,7 @@ def conformance(
 
 
 def _chosen(only: Sequence[str], skip: Sequence[str]) -> list[Check]:
-    from loadmanager.sidecar.conformance.catalogue import CHECKS
+    from loadmanager.sidecar.conformance.checks import CHECKS
 
     names = [check.name for check in CHECKS]
     for name in (*only, *skip):
@@ -110,8 +110,8 @@ def _results(options: Options, checks: Sequence[Check], skip: Sequence[str]) -> 
     from contextlib import AbstractAsyncContextManager
 
     from loadmanager.errors import needs_extra
+    from loadmanager.sidecar.conformance.played_sidecar import Application
     from loadmanager.sidecar.conformance.runner import conform
-    from loadmanager.sidecar.conformance.watching import Application
     from loadmanager.sidecar.sidecar import Sessions
     from loadmanager.sidecar.wire import Secret
 

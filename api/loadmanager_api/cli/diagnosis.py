@@ -24,7 +24,7 @@ from loadmanager_api.cli.printing import cell, echo, hanging, show_answer
 from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:
-    from loadmanager.diagnostics.doctor.collecting import Collected
+    from loadmanager.diagnostics.support_bundle import Collected
     from loadmanager.settings import Settings
     from statechannel.audit import Finding
 
@@ -45,7 +45,7 @@ def check(remote: Remote, timeout_s: float | None, more: tuple[str, ...], **give
     Give the options of the broker. The command creates and changes nothing. Exit code 1: there are errors.
     """
     from loadmanager.broker.wiring import auditors
-    from loadmanager.diagnostics.check.round import AUDIT_TIMEOUT_S, check, worst
+    from loadmanager.diagnostics.check import AUDIT_TIMEOUT_S, check, worst
     from statechannel.audit import Severity
 
     settings = settings_of(given, more)
@@ -126,12 +126,12 @@ def doctor(
     at_ms = int(time.time() * 1000)
     local = settings_of({"log": log, "coordination": coordination}, ())
     collected, cluster = run(_collect(remote, local, checking))
-    from loadmanager.diagnostics.doctor.archive import default_name, write_archive
-    from loadmanager.diagnostics.doctor.hiding import hide_text
+    from loadmanager.diagnostics.redaction import redact_text
+    from loadmanager.diagnostics.support_bundle import default_name, write_archive
 
     path = file or Path(default_name(cluster, at_ms))
     try:
-        write_archive(path, collected, at_ms, hide_text(remote.admin_url))
+        write_archive(path, collected, at_ms, redact_text(remote.admin_url))
     except FileExistsError:
         raise Failed(f"{path} exists already: choose another name with -o") from None
     except OSError as error:
@@ -150,8 +150,8 @@ def _tell(path: Path, collected: Collected) -> None:
 async def _collect(remote: Remote, local: Settings, checking: bool) -> tuple[Collected, str]:
     from aiohttp import InvalidURL
 
-    from loadmanager.diagnostics.doctor.collecting import collect, file_name
-    from loadmanager.diagnostics.doctor.hiding import hide_text, secrets_in
+    from loadmanager.diagnostics.redaction import redact_text, secrets_in
+    from loadmanager.diagnostics.support_bundle import collect, file_name
     from loadmanager.errors import Unavailable
 
     known = secrets_in(local.kafka, local.zookeeper)
@@ -163,12 +163,12 @@ async def _collect(remote: Remote, local: Settings, checking: bool) -> tuple[Col
         except InvalidURL:
             raise click.UsageError("that is not a URL; write --admin-url http://host:port") from None
         except Unavailable as error:
-            unanswered = hide_text(str(error), known)
+            unanswered = redact_text(str(error), known)
     else:
         raise NotNow(f"{unanswered}; start one, or name another with --admin-url")
     settings = _settings_seen(collected)
     if checking and (unknown := _unknown_stores(local)):
-        collected.lack(
+        collected.note_missing(
             "check.json", f"name the stores to check, with {unknown}: addresses that a broker shows are not trusted"
         )
     elif checking:
@@ -199,8 +199,8 @@ async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings,
     from pydantic import ValidationError
 
     from loadmanager.broker.wiring import auditors
-    from loadmanager.diagnostics.check.round import check
-    from loadmanager.diagnostics.doctor.hiding import hide
+    from loadmanager.diagnostics.check import check
+    from loadmanager.diagnostics.redaction import redact
     from loadmanager.settings import Settings
 
     own = {name: getattr(local, name) for name in ("log", "coordination", "kafka", "zookeeper")}
@@ -210,6 +210,6 @@ async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings,
         with quiet_clients():
             findings = await check(settings, auditors(settings))
     except (ValidationError, ValueError) as error:
-        collected.lack("check.json", str(error))
+        collected.note_missing("check.json", str(error))
         return
-    collected.keep("check.json", json.dumps(hide(msgspec.to_builtins(findings), known), indent=1))
+    collected.keep("check.json", json.dumps(redact(msgspec.to_builtins(findings), known), indent=1))

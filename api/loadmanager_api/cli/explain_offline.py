@@ -54,7 +54,7 @@ async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     from loadmanager.decisions.explaining.reading import ChannelReader
     from loadmanager.decisions.explaining.service import Explainer
     from loadmanager.decisions.log import DecisionLog
-    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+    from loadmanager.diagnostics.topics import CHANNEL_TOPIC
     from statechannel.law.snapshot import SNAPSHOTS
     from statechannel.ports import TopicSpec
     from statechannel.runtime.view import wall_clock_ms

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed, ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, TOPIC, bundle_of, segment, topic_path

@@ -441,7 +441,7 @@ def verify(remote: Remote, more: tuple[str, ...], **given: Any) -> None:
 
 async def _verified(settings: Settings) -> list[Finding]:
     from loadmanager.channel.audit.verification import verify
-    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+    from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 
     async with opened_log(settings) as log, opened_coordination(settings) as coordination:
         return await verify(log, CHANNEL_TOPIC, settings.cluster, coordination.members, _progress, settings.partitions)
@@ -526,7 +526,7 @@ async def _movable(old: Settings, new: Settings) -> Export:
 
 async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
     from loadmanager.channel.migration.move import migrate
-    from loadmanager.diagnostics.check.topics import topics_of
+    from loadmanager.diagnostics.topics import topics_of
 
     await _check(new)
     async with opened(old) as source, opened(new) as target:
@@ -535,7 +535,7 @@ async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
 
 async def _check(new: Settings) -> None:
     """What `loadmanager check` finds at the new stores. Raises Conflict."""
-    from loadmanager.diagnostics.check.round import check
+    from loadmanager.diagnostics.check import check
     from loadmanager.errors import Conflict
     from statechannel.audit import Severity
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from loadmanager.broker.node import Node
 from loadmanager.cluster.usage_history import Copy, rows
-from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
+from loadmanager.diagnostics.redaction import HIDDEN, redact
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import BrokerPolicy, Kind, Policy
@@ -126,7 +126,7 @@ def settings_shown(node: Node) -> dict[str, Any]:
     So are secrets within addresses and properties, as far as their form and name shows them.
     """
     shown: dict[str, Any] = node.settings.model_dump(mode="json")
-    return hide(shown)
+    return redact(shown)
 
 
 router = ControlRouter(prefix="/v1", tags=["brokers"])

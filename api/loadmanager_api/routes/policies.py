@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.policy_store import Written
+from loadmanager.documents.fold import Version
 from loadmanager.model.policies.codec import named
 from loadmanager.model.policies.constraints import misplaced
 from loadmanager.model.policies.model import TYPES, Kind, Policies, Policy
 from loadmanager.model.policies.validation import patched, read
-from loadmanager.settings.documents.model import Version
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers, body, shape

@@ -14,12 +14,12 @@ from fastapi import Query, Response
 from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Node
-from loadmanager.diagnostics.doctor.hiding import hide
+from loadmanager.diagnostics.redaction import redact
+from loadmanager.documents.fold import Version
 from loadmanager.settings import Description, descriptions
-from loadmanager.settings.documents.model import Version
-from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.settings.dynamic.model import ClusterValue
-from loadmanager.settings.dynamic.naming import Named, named, names_of
+from loadmanager.settings.live import LiveSettings
+from loadmanager.settings.names import Named, named, names_of
+from loadmanager.settings.overlay import ClusterValue
 from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
@@ -135,7 +135,7 @@ def changes_shown(history: Sequence[Version[ClusterValue]]) -> list[SettingChang
 
 
 def _start(node: Node) -> dict[str, Any]:
-    return hide(node.live.start.model_dump(mode="json"))
+    return redact(node.live.start.model_dump(mode="json"))
 
 
 def _source(live: LiveSettings, setting: Description) -> Source:

@@ -34,8 +34,8 @@ import msgspec
 from loadmanager.channel.migration.offline_log import patiently
 from loadmanager.consumers.coordinator.records import parsed
 from loadmanager.consumers.coordinator.store import GROUPS
+from loadmanager.documents.fold import DOCUMENT_TOPICS, Entry
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.settings.documents.model import DOCUMENT_TOPICS, Entry
 from statechannel.errors import BadSnapshot, NewerRecord
 from statechannel.law import snapshot
 from statechannel.law.agreement import Agreement

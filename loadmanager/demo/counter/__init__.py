@@ -1,7 +1,7 @@
 """A small real service: counters by topic, kept in memory by the topic's owner and stored before they are answered.
 
-`ledger.py` is the storage and its fencing, `host.py` has the hooks for the load manager, `web.py` the HTTP interface,
-`load.py` a load generator that uses the client router, `audit.py` the check that nothing was lost or doubled. Run:
+`ledger.py` is the storage and its fencing, `service.py` has the hooks for the load manager and the HTTP interface,
+`load.py` is a load generator that uses the client router, and audits that nothing was lost or doubled. Run:
 
     mkdir -p counter-data
     python -m loadmanager.demo.counter --log sqlite:counter-data/cluster.db --store counter-data/counters.db

@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from loadmanager import Broker, Settings
-from loadmanager.demo.counter.host import Counters
 from loadmanager.demo.counter.ledger import Ledger
-from loadmanager.demo.counter.web import served
+from loadmanager.demo.counter.service import Counters, served
 from statechannel.errors import StateChannelError
 
 NAMESPACE = "demo/counters"

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from loadmanager.channel.audit.auditor import Invariant
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.audit import claims as claiming
 from loadmanager.history.audit import job

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.folding import states
 from loadmanager.history.folding.lists import Rows
 from loadmanager.history.folding.rows import Origin, channel_row, transition_rows, unreadable_row

@@ -15,7 +15,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.files import File, Files, extent
 from loadmanager.history.folding import Known, of_rows

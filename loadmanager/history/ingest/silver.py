@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding, folding
 from loadmanager.history.files import File, Files
 from loadmanager.history.folding import Known

@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding, utc
 from loadmanager.history.folding import Known, Position
 from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached

@@ -13,9 +13,8 @@ import msgspec
 
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.model import Scalar
-from loadmanager.settings.dynamic.naming import changeable
-from loadmanager.settings.dynamic.overlay import combined
+from loadmanager.settings.names import changeable
+from loadmanager.settings.overlay import Scalar, combined
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 RECORDED = "recorded"

@@ -29,7 +29,7 @@ from loadmanager.history.replay.result import Fidelity, ReplayResult, WindowRow
 from loadmanager.history.replay.slicing import Cut, events, moment
 from loadmanager.history.utc import micros
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.overlay import overlaid
+from loadmanager.settings.overlay import overlaid
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 LONGEST_S = 4 * 3600.0

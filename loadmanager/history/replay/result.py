@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadmanager.settings.dynamic.model import Scalar
+from loadmanager.settings.overlay import Scalar
 
 
 class Interval(msgspec.Struct, frozen=True):

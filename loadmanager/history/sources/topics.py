@@ -9,7 +9,7 @@ import msgspec
 from loadmanager.cluster.audit_log import AUDIT_TOPIC
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
 from loadmanager.decisions.log import DECISIONS_TOPIC
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 
 

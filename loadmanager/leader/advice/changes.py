@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from loadmanager.channel.operations import Operations
+from loadmanager.documents.fold import ABSENT, Version
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.leader.plans.advice import (
     NUMBERS,
@@ -42,9 +43,8 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.planning import Occasion, running, undoing
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import ABSENT, Version
-from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.settings.dynamic.model import ClusterValue
+from loadmanager.settings.live import LiveSettings
+from loadmanager.settings.overlay import ClusterValue
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable

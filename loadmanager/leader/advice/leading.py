@@ -14,7 +14,7 @@ from loadmanager.decisions.log import DecisionLog
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from statechannel.runtime.channel import Channel
 
 if TYPE_CHECKING:

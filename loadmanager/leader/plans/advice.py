@@ -19,8 +19,8 @@ import msgspec
 from loadmanager.errors import Invalid, LoadManagerError
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.settings import TOLERANCES, Settings
-from loadmanager.settings.dynamic.naming import changeable
-from loadmanager.settings.dynamic.overlay import combined
+from loadmanager.settings.names import changeable
+from loadmanager.settings.overlay import combined
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 

@@ -18,6 +18,8 @@ from hashlib import blake2b
 
 import msgspec
 
+from loadmanager.documents.documents import Documents
+from loadmanager.documents.fold import ABSENT, PLANS_TOPIC, Version
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, check, check_seal, check_steps, sealed
 from loadmanager.leader.plans.plan import (
@@ -33,8 +35,6 @@ from loadmanager.leader.plans.plan import (
 )
 from loadmanager.leader.plans.table import OPEN, OVER, UNDOABLE, By, Facts, PlanAction, advance
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import ABSENT, PLANS_TOPIC, Version
-from loadmanager.settings.documents.view import Documents
 from statechannel.law.bundle import Bundle
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadmanager.cluster.policy_store import PolicyStore
+from loadmanager.documents.fold import Version
 from loadmanager.leader.quarantine.evidence import (
     LEAST,
     LOCKED_ABOVE,
@@ -41,7 +42,6 @@ from loadmanager.model.policies.effective import Ruling, intersects
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policies, Policy
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.settings.documents.model import Version
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable

@@ -19,7 +19,7 @@ from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.model.policies.effective import Ruling
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.cuts import Bounds, Cuts, Inheritance, automatic_cuts, divide, estimated
 from loadmanager.strategies.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
 from loadmanager.strategies.splitting.splits import Cause, Hot, Kept, View, decide_splits, judge, worth_averaging

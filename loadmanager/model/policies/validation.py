@@ -37,7 +37,7 @@ from loadmanager.model.policies.model import (
 from loadmanager.model.policies.patterns import Unmatchable, compiled, matches_broker, matches_namespace
 from loadmanager.model.policies.permissions import WHEREVER, brokers_of
 from loadmanager.settings import MAX_PORT, Settings
-from loadmanager.settings.algorithms import AUTOMATIC
+from loadmanager.settings.choices import AUTOMATIC
 from statechannel.law.bundle import DOTS, Bundle, check_namespace
 
 

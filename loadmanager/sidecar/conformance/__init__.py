@@ -1,9 +1,8 @@
 """Tries a service in any language against the contract `docs/sidecar.md`: plays sidecar and cluster to it.
 
-`catalogue.py` lists the checks, `checks/` has them by theme: each is a function whose docstring is what a service
-promises. `stage.py` is what they act with: `script.py` answers the service's requests as a check wants it, `gate.py`
-is the port where the service finds them and can break off, `service.py` is the process, `hook.py` sends hooks, also
-forged ones. `runner.py` runs the checks.
+`checks.py` is the contract, promise by promise. `stage.py` is what the checks act with: the process of the service,
+hooks sent to it (forged ones too), requests. `played_sidecar.py` answers what the service asks, at a port that can
+break off. `runner.py` runs the checks.
 
 A correct service passes on a busy machine, too: what must be served is asked again until a time-out of many seconds;
 what must not be served is asked only after the deadline has surely passed, by readings of one clock on this side.

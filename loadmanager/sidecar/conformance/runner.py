@@ -1,15 +1,54 @@
-"""Runs checks, one after the other; after one that failed, the service is started anew."""
+"""A check, its result, and a run: one check after the other; after one that failed, the service is started again."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from loadmanager.sidecar.conformance.checking import Check, Outcome, Result
 from loadmanager.sidecar.conformance.stage import Failure, Options, Serve, Skipped, Stage, expect
+
+Run = Callable[[Stage], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of a service, and how it is tried."""
+
+    name: str
+    promise: str
+    run: Run
+    starts: bool
+    """Whether it starts the process itself. Other checks find a service that is attached."""
+    stops: bool
+    """Whether the process stops in it."""
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found. `did`, `expected`, `got` are filled if it failed, `why` if it was skipped."""
+
+    name: str
+    outcome: Outcome
+    promise: str
+    took_s: float = 0.0
+    why: str = ""
+    did: tuple[str, ...] = ()
+    expected: str = ""
+    got: str = ""
+
 
 CHECK_S = 120.0
 """The longest time of one check, beside the start of the service."""

@@ -1,32 +1,197 @@
-"""What checks act with: a service that runs, a sidecar that is played to it, hooks, and requests as of clients."""
+"""The service that is tried: its process, hooks sent to it (forged ones too), and requests as of clients."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import os
 import random
+import signal
 import socket
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import IO, Any, Protocol, Self
 from urllib.parse import quote
 
 import aiohttp
 
 from loadmanager.client.redirection import CLUSTER_HEADER
-from loadmanager.sidecar.conformance import hook as hooks
-from loadmanager.sidecar.conformance.gate import HOST, Gate
-from loadmanager.sidecar.conformance.hook import Answer, Hook
-from loadmanager.sidecar.conformance.keys import key_at
-from loadmanager.sidecar.conformance.script import Grant, Script, nobody
-from loadmanager.sidecar.conformance.service import Service
-from loadmanager.sidecar.conformance.watching import Application, Watch
+from loadmanager.model.keys import key_at
+from loadmanager.sidecar import wire
+from loadmanager.sidecar.conformance.played_sidecar import HOST, Application, Gate, Grant, RequestLog, Script, nobody
 from loadmanager.sidecar.sidecar import Sessions
 from loadmanager.sidecar.wire import Secret
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Token
+
+_SHOWN_BYTES = 2_000
+
+
+class Service:
+    """One process, with those that it starts."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: IO[bytes]) -> None:
+        self._process = process
+        self._output = output
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Service:
+        """Raises OSError if there is no such program."""
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, **environment},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except BaseException:
+            output.close()
+            raise
+        return cls(process, output)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.returncode
+
+    @property
+    def wrote(self) -> str:
+        """The end of what it wrote to its standard output and error."""
+        size = os.fstat(self._output.fileno()).st_size
+        shown = os.pread(self._output.fileno(), _SHOWN_BYTES, max(0, size - _SHOWN_BYTES))
+        return shown.decode(errors="replace").strip()
+
+    def pause(self) -> None:
+        """Stop all its processes (SIGSTOP): they run no instruction more."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        """Let them run again (SIGCONT)."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the command, as Kubernetes does."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    async def exited(self, timeout_s: float) -> bool:
+        """Whether it ends by itself within the time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._process.wait()
+        return self.exit_code is not None
+
+    async def end(self) -> None:
+        """Kill what is left of it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        self._output.close()
+
+
+_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One hook: what is sent again is equal to the first, byte for byte."""
+
+    kind: str
+    message_id: str
+    sequence: int
+    body: bytes
+
+    def __str__(self) -> str:
+        return f"{self.kind} with sequence {self.sequence}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of the service; status 0: there was none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    sent_s: float
+    """When the request was sent, in monotonic time; `came_s`: when the whole answer was there."""
+    came_s: float
+
+    @property
+    def well(self) -> bool:
+        """2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def declined(self) -> bool:
+        """4xx."""
+        return 400 <= self.status < 500
+
+    def json(self) -> Any:
+        """The body; None if it is no JSON."""
+        with suppress(ValueError):
+            return json.loads(self.body)
+        return None
+
+    def __str__(self) -> str:
+        said = " ".join(self.body[:200].decode(errors="replace").split())
+        return f"{self.status} {said}".strip() if self.status else f"no answer ({said})"
+
+
+def hook_of(kind: str, session: str, sequence: int, bundle: Bundle | None = None, **more: Any) -> Hook:
+    """A hook of this kind. `acquire` wants token, partition and hand_off (bytes or None), `release` may have `to`."""
+    common = {"session": session, "sequence": sequence}
+    if bundle is not None:
+        lo, hi = bundle.bounds
+        common |= {"bundle": str(bundle), "namespace": bundle.namespace, "lo": lo, "hi": hi}
+    data: wire.HookData
+    match kind:
+        case "acquire":
+            handed: bytes | None = more.pop("hand_off", None)
+            hand_off = None if handed is None else base64.b64encode(handed).decode()
+            data = wire.AcquireHook.model_validate({**common, **more, "hand_off": hand_off})
+        case "release":
+            data = wire.ReleaseHook.model_validate({**common, "to": more.get("to")})
+        case _:
+            data = (wire.HookData if bundle is None else wire.BundleHook).model_validate(common)
+    body = wire.hook_body(kind, data, datetime.now(UTC))
+    return Hook(kind, f"{session}.{sequence}", sequence, body)
+
+
+async def post(
+    http: aiohttp.ClientSession, url: str, hook: Hook, headers: Mapping[str, str], body: bytes, timeout_s: float
+) -> Answer:
+    """Send it until it is answered by anything but 503; at the end of the time, status 0."""
+    sent_s, last = time.monotonic(), b"nothing came"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    said = {"Content-Type": "application/json", **headers}
+                    async with http.post(url, data=body, headers=said, allow_redirects=False) as answer:
+                        last = await answer.read()
+                        if answer.status != 503:
+                            return Answer(answer.status, answer.headers, last, sent_s, time.monotonic())
+                except (aiohttp.ClientError, OSError) as error:
+                    last = f"{hook.kind}: {type(error).__name__} {error}".encode()
+                await asyncio.sleep(_AGAIN_S)
+    return Answer(0, {}, last, sent_s, time.monotonic())
+
+
+def signed(hook: Hook, secret: Secret, at: datetime | None = None) -> dict[str, str]:
+    """The headers of a hook that is sent at this time, now by default."""
+    return secret.signed(hook.message_id, hook.body, at or datetime.now(UTC))
+
 
 WIDTH = 1 << 12
 """Positions in a bundle of a check."""
@@ -92,7 +257,7 @@ class Stage:
         """`folder` is for the secret."""
         self.options = options
         self.script = Script()
-        self.watch = Watch()
+        self.watch = RequestLog()
         self.steps: list[str] = []
         """What the present check did so far."""
         self.acquired = set[Bundle]()
@@ -253,7 +418,7 @@ class Stage:
             self._sequence += 1
             sequence = self._sequence
         assert self.script.session is not None or session is not None, "hooks are of a session"
-        return hooks.hook_of(kind, session or self.script.session or "", sequence, bundle, **more)
+        return hook_of(kind, session or self.script.session or "", sequence, bundle, **more)
 
     def acquiring(
         self, bundle: Bundle, *, token: Token | None = None, partition: int = 0, **more: Any
@@ -270,11 +435,9 @@ class Stage:
         """Send a hook, signed by default; 503 and no answer are tried again, as a sidecar does."""
         attachment = self.script.attachment
         assert attachment is not None, "a service is attached"
-        told = hooks.signed(hook, self.secret) if headers is None else headers
+        told = signed(hook, self.secret) if headers is None else headers
         patience_s = self.options.patience_s
-        answer = await hooks.post(
-            self._http, attachment.hooks, hook, told, hook.body if body is None else body, patience_s
-        )
+        answer = await post(self._http, attachment.hooks, hook, told, hook.body if body is None else body, patience_s)
         self.note(f"sent the hook {hook}{how and f', {how}'}: {answer}")
         return answer
 

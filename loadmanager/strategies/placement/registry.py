@@ -1,4 +1,4 @@
-"""Placements by name (see `loadmanager.settings.plugins`), and the one that the settings name at this moment."""
+"""Placements by name (see `loadmanager.settings.choices`), and the one that the settings name at this moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from loadmanager.settings import Settings
-from loadmanager.settings.plugins import PLACEMENT_NAMES, Plugins
+from loadmanager.settings.choices import PLACEMENT_NAMES, Plugins
 from loadmanager.strategies.placement.baselines import LeastResourceUsage, PowerOfTwo
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.placement import Batch, Candidate, Given, NoPlace, Placed, Placement, begin

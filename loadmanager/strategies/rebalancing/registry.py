@@ -1,8 +1,8 @@
-"""Balancing strategies by name; see `loadmanager.settings.plugins`."""
+"""Balancing strategies by name; see `loadmanager.settings.choices`."""
 
 from __future__ import annotations
 
-from loadmanager.settings.plugins import BALANCING_NAMES, Plugins
+from loadmanager.settings.choices import BALANCING_NAMES, Plugins
 from loadmanager.strategies.rebalancing.evacuating import Evacuating
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg

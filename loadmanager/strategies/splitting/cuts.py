@@ -31,7 +31,7 @@ from loadmanager.model.boundaries import (
 )
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.settings import Settings
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.splits import Cause, Hot, Limits
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key, position_of

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from loadmanager.client import Credentials
-from loadmanager.diagnostics.doctor.collecting import collect
+from loadmanager.diagnostics.support_bundle import collect
 from loadmanager_api.access.rules import RULES, Scope
 from tests.api.access.conftest import Guarded
 from tests.api.access.test_roles import samples

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import published
 from loadmanager.history.folding.states import packed, unpacked
 from loadmanager.history.lake import Lake

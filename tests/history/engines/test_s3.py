@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import jars, published
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.failpoints import VARIABLE

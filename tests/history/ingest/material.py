@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from loadmanager.decisions.codec import encode as encode_decision
 from loadmanager.decisions.log import DECISIONS
 from loadmanager.decisions.record import DecisionRecord
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.schemas import RAW
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.ingest.batches import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.ingest.gold import SPANS, affected, refresh_gold
 from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.lake import Lake, Once

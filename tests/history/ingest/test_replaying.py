@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.files import File, Files
 from loadmanager.history.folding.states import Known
 from loadmanager.history.ingest.replaying import fold_files

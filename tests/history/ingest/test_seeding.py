@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.batches import Batches, Plan

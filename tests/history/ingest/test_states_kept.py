@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.ingest.progress import SILVER, Mark, advance
 from loadmanager.history.ingest.verdicts import forget
 from loadmanager.history.lake import Once

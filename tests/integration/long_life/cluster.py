@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from loadmanager.demo.processes import Child
+from loadmanager.demo.stage import Child
 from tests.integration.long_life.points import Order, Point, Start, Told
 from tests.integration.long_life.waiting import until
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from loadmanager.client import HttpRouter, Router
-from loadmanager.demo.counter.audit import audit
-from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.load import Load, audit
 from loadmanager.demo.counter.traffic import Traffic
 from statechannel.law.record import Token
 from tests.integration.long_life.cluster import Cluster

@@ -18,7 +18,7 @@ import msgspec
 from loadmanager import Broker, FencedOut, Settings
 from loadmanager.broker.node import Node
 from loadmanager.demo.counter.ledger import Ledger, _Job, _Made  # pyright: ignore[reportPrivateUsage]
-from loadmanager.demo.counter.web import served
+from loadmanager.demo.counter.service import served
 from tests.integration.long_life.points import Order, Start, Told
 from tests.integration.long_life.traps import MortalCounters, Traps, install, tell
 

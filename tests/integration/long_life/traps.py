@@ -14,7 +14,7 @@ import msgspec
 
 import loadmanager.embedding.control as control
 from loadmanager.cluster.dependencies import Dependencies
-from loadmanager.demo.counter.host import Counters
+from loadmanager.demo.counter.service import Counters
 from loadmanager.model.host import Destination
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle

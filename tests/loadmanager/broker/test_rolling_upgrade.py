@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.errors import LogRetired, NeedsNewerFormat, NewerRecord
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, Key, even_boundaries

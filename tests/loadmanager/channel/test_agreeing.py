@@ -19,7 +19,7 @@ from loadmanager.channel.migration.agreement import Replaced, replace_agreement
 from loadmanager.channel.migration.move import Place
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle

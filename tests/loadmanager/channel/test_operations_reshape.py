@@ -14,7 +14,7 @@ import pytest
 from loadmanager.channel.operations import Operations
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import FULL_UPPER, Bundle
 from statechannel.law.record import Action, Record, Role, Subject
 from statechannel.law.transitions import State

@@ -15,13 +15,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadmanager.demo.figures import LoadFigures, Served, gaps_ms, percentile, summary
+from loadmanager.demo.counter.load import Snapshot
 from loadmanager.demo.member import Orders
 from loadmanager.demo.options import Options
-from loadmanager.demo.picture import Pulse, picture
-from loadmanager.demo.stage import Life, Member, Stage, topic_in
-from loadmanager.demo.timeline import bundles_over_time, timeline
-from statechannel.law.bundle import Bundle, Key
+from loadmanager.demo.report import bundles_over_time, gaps_ms, percentile, summary, timeline
+from loadmanager.demo.screen import Pulse, picture
+from loadmanager.demo.stage import Life, Member, Served, Stage
 
 MS = 1_000_000
 
@@ -51,12 +50,12 @@ def test_percentiles_are_of_what_there_is():
 
 @pytest.mark.parametrize("spoilt", [{"failed": 1}, {"lost": 1}, {"doubled": 1}, {"examples": ("late verdict",)}])
 def test_only_a_run_without_any_fault_is_clean(spoilt: dict[str, object]):
-    def of(load: LoadFigures) -> bool:
+    def of(load: Snapshot) -> bool:
         found = summary(load, [], transfers=1, failovers={}, ready_s=1.0, seconds=10, log="sqlite", problems=[])
         return found.clean
 
-    assert of(LoadFigures(ok=10))
-    assert not of(LoadFigures(ok=10, **spoilt))  # type: ignore[arg-type]
+    assert of(Snapshot(ok=10))
+    assert not of(Snapshot(ok=10, **spoilt))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ async def test_the_timeline_is_well_formed_and_tells_every_event_in_order(tmp_pa
         stage = Stage(Options(), tmp_path, tasks)
         stage.lives += [Life("A", 0.0, 1.0, 5.0, "SIGKILL"), Life("B", 0.0, 1.0)]
         stage.served += [Served(int(1e9 * (stage.began_s + at_s)), "x", by, True) for at_s, by in ((1, "A"), (6, "B"))]
-        stage.loads += [(2.0, LoadFigures(ok=1, p99_ms=3.0)), (6.0, LoadFigures(ok=2, failed=1, p99_ms=9_000.0))]
+        stage.loads += [(2.0, Snapshot(ok=1, p99_ms=3.0)), (6.0, Snapshot(ok=2, failed=1, p99_ms=9_000.0))]
         for text, tone in (("A <starts> & runs", "act"), ("quiet", "plain"), ("SIGKILL to A", "bad")):
             stage.note(text, tone)
         found = summary(stage.load, [], transfers=1, failovers={}, ready_s=1.0, seconds=10, log="sqlite", problems=[])
@@ -106,11 +105,6 @@ async def test_the_timeline_is_well_formed_and_tells_every_event_in_order(tmp_pa
     assert len([each for each in picture_file.iter() if each.tag.endswith("circle")]) == 1, "one look had failures"
 
 
-def test_every_bundle_has_a_topic_to_ask_for():
-    bundle = Bundle("demo/counters", 0x10000000, 0x18000000)
-    assert Key.parse(topic_in(bundle)).position in bundle
-
-
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 50)])
 async def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, height: int):
     async with asyncio.TaskGroup() as tasks:
@@ -120,10 +114,10 @@ async def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, height:
             member.state = "killed" if label == "D" else "up"
         for i in range(40):
             stage.note(f"event {i} of 127.0.0.1:40000 with a long story " * 4, "act")
-        stage.load = LoadFigures(ok=1_234_567, late=12_345, failed=1, in_flight=999, rate_s=300.0, p99_ms=10_000.0)
+        stage.load = Snapshot(ok=1_234_567, late=12_345, failed=1, in_flight=999, rate_s=300.0, p99_ms=10_000.0)
         console = Console(file=StringIO(), width=width, height=height, force_terminal=True, color_system=None)
         pulse = Pulse()
-        async with stage.watch.running():
+        async with stage.observer.running():
             for _ in range(300):
                 pulse.take(stage)
             lines = console.render_lines(picture(stage, pulse, console), pad=False)

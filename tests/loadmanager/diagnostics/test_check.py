@@ -14,17 +14,18 @@ import pytest
 
 from loadmanager import Broker
 from loadmanager.broker.wiring import auditors, open_coordination, open_log
-from loadmanager.diagnostics.check.agreement import check_settings, failover_s
-from loadmanager.diagnostics.check.machine import (
+from loadmanager.diagnostics.check import (
     Clocks,
     Versions,
+    check,
     check_clocks,
     check_versions,
     read_clocks,
     read_versions,
+    worst,
 )
-from loadmanager.diagnostics.check.round import check, worst
-from loadmanager.diagnostics.check.topics import topics_of
+from loadmanager.diagnostics.settings_check import check_settings, failover_s
+from loadmanager.diagnostics.topics import topics_of
 from loadmanager.settings import Settings
 from statechannel.audit import Finding, Severity
 from statechannel.errors import LogUnavailable

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from loadmanager.diagnostics.doctor.collecting import OF_A_MEMBER, collect
+from loadmanager.diagnostics.support_bundle import OF_A_MEMBER, collect
 from loadmanager.errors import Unavailable
 from loadmanager_api.cli.main import main
 from tests.api.conftest import Cluster, cluster

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from loadmanager.diagnostics.doctor.hiding import (
+from loadmanager.diagnostics.redaction import (
     HIDDEN,
     READ_CHARACTERS,
     SHORT_CHARACTERS,
-    hide,
-    hide_and_shorten,
-    hide_text,
+    redact,
+    redact_and_shorten,
+    redact_text,
     secrets_in,
 )
 
@@ -46,9 +46,9 @@ SECRET = "hunter2-Geheim"
     ],
 )
 def test_a_secret_in_a_text_is_hidden(text: str):
-    assert SECRET not in hide_text(text)
-    assert HIDDEN in hide_text(text)
-    assert SECRET not in json.dumps(hide({"note": [text]}))
+    assert SECRET not in redact_text(text)
+    assert HIDDEN in redact_text(text)
+    assert SECRET not in json.dumps(redact({"note": [text]}))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_secret_in_a_text_is_hidden(text: str):
     ],
 )
 def test_what_is_no_secret_stays(text: str):
-    assert hide_text(text) == text
+    assert redact_text(text) == text
 
 
 def test_names_stay_and_values_that_may_be_secret_go():
@@ -78,7 +78,7 @@ def test_names_stay_and_values_that_may_be_secret_go():
         "nested": [{"ssl_key_password": SECRET, "client_secret": {"a": SECRET}, "token": "1:0:17"}],
         "publish_limit": 5,
     }
-    hidden = hide(settings)
+    hidden = redact(settings)
     assert SECRET not in json.dumps(hidden)
     assert hidden["kafka"] == {"sasl.username": HIDDEN, "security.protocol": HIDDEN}
     assert hidden["properties"] == {"motto": HIDDEN}
@@ -92,13 +92,13 @@ def test_what_the_asker_knows_to_be_secret_is_hidden_wherever_it_stands():
         {"sasl.password": SECRET, "security.protocol": "SASL_SSL", "socket.timeout.ms": "6000"},
         {"auth_data": '[["digest", "me:Wort-des-Tages"]]'},
     )
-    assert hide_text(f"it said {SECRET}!", known) == f"it said {HIDDEN}!"
-    assert "Wort-des-Tages" not in hide_text("it said Wort-des-Tages", known)
-    assert hide_text("digest over SASL_SSL within 6000 ms", known) == "digest over SASL_SSL within 6000 ms"
+    assert redact_text(f"it said {SECRET}!", known) == f"it said {HIDDEN}!"
+    assert "Wort-des-Tages" not in redact_text("it said Wort-des-Tages", known)
+    assert redact_text("digest over SASL_SSL within 6000 ms", known) == "digest over SASL_SSL within 6000 ms"
 
 
 def test_a_name_within_other_words_sounds_like_a_secret():
-    assert hide({"my password": SECRET, "a/client_secret": SECRET}) == {
+    assert redact({"my password": SECRET, "a/client_secret": SECRET}) == {
         "my password": HIDDEN,
         "a/client_secret": HIDDEN,
     }
@@ -106,7 +106,7 @@ def test_a_name_within_other_words_sounds_like_a_secret():
 
 @pytest.mark.parametrize("quote", ["'", '"'])
 def test_a_quoted_secret_that_does_not_end_is_hidden_to_the_end(quote: str):
-    assert hide_text(f"sasl.password={quote}one {SECRET} \\") == f"sasl.password={HIDDEN}"
+    assert redact_text(f"sasl.password={quote}one {SECRET} \\") == f"sasl.password={HIDDEN}"
 
 
 def test_four_times_the_text_takes_four_times_the_work():
@@ -131,22 +131,22 @@ def test_four_times_the_text_takes_four_times_the_work():
 def _work(part: str, characters: int) -> float:
     text = part * (characters // len(part))
     before_s = time.thread_time()
-    hide_text(text)
+    redact_text(text)
     return time.thread_time() - before_s
 
 
 def test_a_name_of_the_longest_kind_is_no_secret_in_linear_time():
     """`fullmatch` of a name with a secret word anywhere in it tried each place of the word."""
     name = "pwd" * 10_000 + "!"
-    assert hide({name: SECRET}) == {name: HIDDEN}
+    assert redact({name: SECRET}) == {name: HIDDEN}
 
 
 def test_a_short_text_stays_whole():
-    assert hide_and_shorten("a" * SHORT_CHARACTERS) == "a" * SHORT_CHARACTERS
+    assert redact_and_shorten("a" * SHORT_CHARACTERS) == "a" * SHORT_CHARACTERS
 
 
 def test_a_long_text_keeps_its_ends():
-    text = hide_and_shorten(f"{'a' * 5_000} is no topic; write tenant/namespace/name")
+    text = redact_and_shorten(f"{'a' * 5_000} is no topic; write tenant/namespace/name")
     assert len(text) < SHORT_CHARACTERS + 100
     assert text.startswith("aaaa")
     assert text.endswith("a is no topic; write tenant/namespace/name")
@@ -154,7 +154,7 @@ def test_a_long_text_keeps_its_ends():
 
 
 def test_of_a_text_that_is_too_long_to_be_read_the_end_is_left_out():
-    text = hide_and_shorten("a" * 30_000 + "end")
+    text = redact_and_shorten("a" * 30_000 + "end")
     assert len(text) < SHORT_CHARACTERS + 100
     assert text.endswith(f"… [{30_003 - SHORT_CHARACTERS // 2:,} characters left out]")
 
@@ -177,7 +177,7 @@ def test_no_cut_parts_a_secret_from_its_name(secret: str, cut: int):
     for shift in range(len(secret) + 4):
         before = f"{'x ' * cut}"[: cut - shift]
         for text in (f"{before}{secret} {'y' * 5_000}", f"{'x' * 9_000} {secret} {'y' * (cut - shift)}"):
-            assert "hunter2" not in hide_text(text)
-            assert "hunter2" not in hide_and_shorten(text), shift
+            assert "hunter2" not in redact_text(text)
+            assert "hunter2" not in redact_and_shorten(text), shift
         middle = f"{'x ' * 1_500}{secret} {'y' * (SHORT_CHARACTERS // 2 - shift)}"
-        assert "hunter2" not in hide_and_shorten(middle), shift
+        assert "hunter2" not in redact_and_shorten(middle), shift

@@ -11,7 +11,7 @@ import loadmanager
 from loadmanager import Broker, Error, Invalid, LoadManagerError, StateChannelError, SyncBroker
 from loadmanager.broker.wiring import open_log
 from loadmanager.settings import Settings
-from loadmanager.settings.given import Given
+from loadmanager.settings.by_name import Given
 from statechannel.adapters.kafka.topics import _new_settings as new_settings
 from statechannel.ports import TopicSpec
 

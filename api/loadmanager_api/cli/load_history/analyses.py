@@ -128,7 +128,7 @@ def _run_on_duckdb(job: Job, chosen: list[Analysis], more: tuple[str, ...], most
     from loadmanager.history.analyses import Options
     from loadmanager.history.engine import on_duckdb
     from loadmanager.settings import Settings
-    from loadmanager.settings.dynamic.overlay import overlaid
+    from loadmanager.settings.overlay import overlaid
 
     assert job.local is not None
     found: list[Published] = []

@@ -90,7 +90,7 @@ def audit(job: Job, log: str | None, more: tuple[str, ...], dry_run: bool) -> No
 
 
 def _rehearse(job: Job, settings: Settings, log: str | None) -> None:
-    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+    from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 
     reads: Rows = []
     if log:
@@ -104,7 +104,7 @@ def _rehearse(job: Job, settings: Settings, log: str | None) -> None:
 def _log(lake: Lake, settings: Settings, *, from_log: bool) -> Log:
     from pyspark.sql import functions as f
 
-    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+    from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
     from loadmanager.history.sources import read, source_of
 
     if from_log:

@@ -158,7 +158,7 @@ def _made_anew(lake: Lake, ttl_s: float) -> None:
 
 def partitions_of(settings: Settings, source: Source) -> int:
     """The channel's number of partitions: the log's if it has the channel, else what brokers would create."""
-    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+    from loadmanager.diagnostics.topics import CHANNEL_TOPIC
     from loadmanager.history.sources import available
 
     if CHANNEL_TOPIC not in available(source):

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import coordination_address
-from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.diagnostics.redaction import redact_text
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.patterns import matches_broker, matches_namespace
@@ -101,7 +101,7 @@ router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
 @router.get("/brokers/internal-configuration")
 async def internal_configuration(node: TheNode) -> InternalConfiguration:
     """Show where the coordination service is, without credentials."""
-    address = hide_text(coordination_address(node.settings))
+    address = redact_text(coordination_address(node.settings))
     return InternalConfiguration(
         zookeeperServers=address,
         configurationStoreServers=address,

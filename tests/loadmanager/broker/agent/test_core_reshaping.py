@@ -25,7 +25,7 @@ from loadmanager.broker.agent_core import (
 )
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import KeyRate
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.cuts import Bounds
 from loadmanager.strategies.splitting.splits import Limits
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries

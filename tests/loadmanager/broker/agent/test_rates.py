@@ -10,7 +10,7 @@ import pytest
 from loadmanager.broker.hooks import POSITIONS_LOOKED_AT, Hooks, HookTimeouts, HostRunner, busiest
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import BundleLoad, Destination, KeyRate
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import FULL_UPPER, Bundle, position_of
 from tests.loadmanager.small_world import Service
 

@@ -14,7 +14,7 @@ from loadmanager.broker.agent import Agent, HookTimeouts
 from loadmanager.broker.hooks import HostRunner
 from loadmanager.broker.serving import Serving
 from loadmanager.model.host import BundleLoad, Destination
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import FULL_UPPER, Bundle
 from statechannel.law.record import Action, Record, Role, Subject, Token
 from statechannel.law.transitions import State

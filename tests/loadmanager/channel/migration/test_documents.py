@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.channel.migration.export import _seal, decode, documents_in, encode, fill_documents
+from loadmanager.documents.fold import DocumentFold, Entry
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.settings.documents.fold import DocumentFold
-from loadmanager.settings.documents.model import Entry
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import LogEntry, Payload, TopicSpec
 from tests.loadmanager.channel.migration.channels import exported, replaced, two_namespaces

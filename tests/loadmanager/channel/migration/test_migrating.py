@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.channel.migration.export import decode, encode, export_of
 from loadmanager.channel.migration.move import Moved, Place, migrate, restore
-from loadmanager.diagnostics.check.topics import topics_of
+from loadmanager.diagnostics.topics import topics_of
 from loadmanager.errors import Conflict
 from loadmanager.settings import Settings
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogRetired, LogUnavailable

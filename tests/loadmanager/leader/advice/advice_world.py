@@ -34,7 +34,7 @@ from loadmanager.leader.plans.store import PlanStore, publish
 from loadmanager.leader.plans.table import OVER, By, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
-from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.settings.live import LiveSettings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log, Payload, TopicSpec

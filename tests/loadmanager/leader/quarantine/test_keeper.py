@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from loadmanager import Bundle, BundleLoad, Destination, Token
+from loadmanager.documents.fold import Version
 from loadmanager.errors import Unavailable
 from loadmanager.leader.quarantine.evidence import End, Quarantine
 from loadmanager.leader.quarantine.keeper import LOCKED, TOLD_AFTER_MS, Processes, lock_of
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policy
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.settings.documents.model import Version
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from statechannel.law.bundle import Key
 from statechannel.law.record import BrokerId

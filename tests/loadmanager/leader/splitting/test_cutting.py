@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.model.host import BundleLoad, KeyRate
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.cuts import (
     Bounds,
     around,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from loadmanager.errors import Conflict, Unavailable
-from loadmanager.settings.algorithms import Algorithm
+from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership

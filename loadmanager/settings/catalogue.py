@@ -1,0 +1,856 @@
+"""Every setting with its unit, default and bounds, section by section, and what must hold between them.
+
+Sources are the environment (`LOADMANAGER_…`), the command line and code; for live settings also the cluster's own
+values (`loadmanager.settings.overlay`). Pydantic checks input from outside; inside, settings are passed as this frozen
+object, never read ambiently. `docs/settings.md` has a table for each section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from loadmanager.settings.description import PULSAR, Description, described, fixed, live
+from statechannel.law.bundle import DOTS
+
+MAX_PORT = 65_535
+MOST = 1e15
+"""The upper bound of every number: larger ones could overflow in 64-bit columns or in a database."""
+MOST_S = 1e9
+"""The upper bound of every duration: 30 years."""
+
+MIB = 2.0**20
+
+Tolerance = Literal["tight", "default", "loose"]
+TOLERANCES: Mapping[str, float] = {"tight": 0.05, "default": 0.1, "loose": 0.25}
+"""By how much a broker may be fuller than the mean of those that could take its bundles."""
+
+_EXTENSIONS = "org.apache.pulsar.broker.loadbalance.extensions"
+_MODULAR = "org.apache.pulsar.broker.loadbalance.impl"
+STRATEGY_CLASSES: Mapping[str, str] = {
+    f"{_EXTENSIONS}.scheduler.TransferShedder": "transfer",
+    f"{_MODULAR}.ThresholdShedder": "threshold",
+    f"{_MODULAR}.UniformLoadShedder": "uniform",
+    f"{_MODULAR}.OverloadShedder": "overload",
+    f"{_MODULAR}.AvgShedder": "avg",
+}
+PLACEMENT_CLASSES: Mapping[str, str] = {
+    f"{_EXTENSIONS}.strategy.LeastResourceUsageWithWeight": "least-resource-usage",
+    f"{_MODULAR}.LeastResourceUsageWithWeight": "least-resource-usage",
+}
+
+
+# A broker's place, identity and stores: all fixed while it runs.
+class Place(BaseSettings):
+    """Cluster, addresses, identity."""
+
+    cluster: str = fixed("standalone", "name of the cluster; its log keeps it", pattern=r"^[\w.-]+$")
+    advertised: str = fixed("127.0.0.1:0", "host:port by which others know this broker; its name")
+    log: str = fixed("sqlite:loadmanager.db", "sqlite:FILE or kafka://host:port[,host:port…]", "needs no server")
+    coordination: str | None = fixed(None, "sqlite:FILE or zookeeper://host:port[,…][/root]; default: as log")
+    partitions: int | None = fixed(
+        None, "of the channel, at creation; default 4, Kafka 16", "more than brokers: their work spreads", ge=1, le=1024
+    )
+    topic_prefix: str = fixed(
+        "loadmanager.", "prefix of every Kafka topic of this cluster", "several clusters can share a Kafka"
+    )
+    replication: int = fixed(3, "of Kafka topics at creation", "one lost machine loses nothing", ge=1)
+    min_insync_replicas: int = fixed(2, "of Kafka topics at creation", "one machine down stops no writes", ge=1)
+    development: bool = fixed(
+        False,
+        "accept a Kafka without replication, and a ZooKeeper that any client may change",
+        "a lost disk must not lose the channel",
+    )
+    kafka: Mapping[str, str] = fixed(dict, "passed through to librdkafka (SASL, TLS)")
+    zookeeper: Mapping[str, str] = fixed(dict, "passed through to kazoo (auth, TLS)")
+    insecure: bool = fixed(
+        False,
+        "listen where other machines reach it, although any client may do anything and read all traffic, "
+        "and use a ZooKeeper that any client may change",
+        "a broker without authentication and TLS is for one machine",
+    )
+    history_dir: str | None = fixed(
+        None, "folder in which the load history's jobs publish; served below /v1/history", "only who runs them has one"
+    )
+    start_timeout_s: float = fixed(
+        60.0,
+        "until log and coordination must have answered at start",
+        "servers that start at the same time get their minute",
+        gt=0,
+    )
+
+    failure_domain: str = fixed("", "rack or zone")
+    capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "else what is measured")
+    properties: Mapping[str, str] = fixed(dict, "free; their names are shown, their values are not")
+
+
+class Observing(BaseSettings):
+    """Logs and traces."""
+
+    log_format: Literal["console", "json"] = fixed(
+        "console", "of the log on standard error", "for people; json has one object a line, for collectors of logs"
+    )
+    otlp_endpoint: str = fixed(
+        "",
+        "URL of a collector that takes traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces",
+        "needs the extra `otel`; credentials: OTEL_EXPORTER_OTLP_HEADERS",
+        pattern=r"^(https?://\S+)?$",
+    )
+
+
+# Who reaches the admin port, and how a client shows who it is: all fixed while the broker runs. The files themselves
+# are read again when they change, so a renewed certificate or key needs no restart.
+class Access(BaseSettings):
+    """TLS, tokens, superusers."""
+
+    tls_certificate: str = fixed("", "PEM file with the certificate of the admin port, and its chain", "plain HTTP")
+    tls_key: str = fixed("", "PEM file with the private key of `tls_certificate`")
+    tls_client_ca: str = fixed(
+        "", "PEM file with the authorities whose client certificates are accepted", "no certificates, tokens only"
+    )
+    tls_client_required: bool = fixed(
+        False,
+        "refuse connections without a client certificate",
+        "a token is enough",
+        pulsar="tlsRequireTrustedClientCert",
+    )
+    token_keys: str = fixed(
+        "",
+        "file with the public keys of tokens (PEM, or a JWKS), or the https URL of a JWKS; "
+        "empty with an https `token_issuer`: that issuer's OpenID Connect discovery",
+        "no tokens",
+    )
+    token_issuer: str = fixed("", "required `iss` of a token", "any holder of one of the keys")
+    token_audience: str = fixed("loadmanager", "required `aud` of a token", "tokens for other services are refused")
+    token_subject_claim: str = fixed(
+        "sub",
+        "the claim that names the principal",
+        "the one that all issuers set",
+        pulsar="tokenAuthClaim",
+        min_length=1,
+    )
+    token_leeway_s: float = fixed(30.0, "by which an issuer's clock may differ", "clocks that NTP lost", ge=0, le=600)
+    superusers: str = fixed(
+        "",
+        "principals, separated by commas, that may do everything",
+        "the first access policy needs an author",
+        pulsar="superUserRoles",
+    )
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether clients can authenticate with a token."""
+        return bool(self.token_keys or self.token_issuer)
+
+    @property
+    def authentication(self) -> bool:
+        """Whether clients must say who they are."""
+        return self.takes_tokens or bool(self.tls_client_ca)
+
+    @property
+    def superuser_names(self) -> frozenset[str]:
+        """The principals among `superusers`."""
+        return frozenset(each.strip() for each in self.superusers.split(",") if each.strip())
+
+    @property
+    def admin_scheme(self) -> str:
+        """The scheme of the admin URL."""
+        return "https" if self.tls_certificate else "http"
+
+
+# How much of a broker its clients may use: fixed, each broker has its own.
+class HttpLimits(BaseSettings):
+    """Limits and names of the admin port."""
+
+    http_hosts: str = fixed(
+        "",
+        "further names, separated by commas, by which clients may call this broker (an ingress, an alias)",
+        "its advertised name, localhost and addresses are known; a browser may be led here under any other name",
+    )
+    http_probe_port: int = fixed(
+        0,
+        "port that answers health, liveness and readiness alone, without TLS; 0: none",
+        "for probes of who has no certificate, with tls_client_required",
+        ge=0,
+        le=65_535,
+    )
+    http_connections: int = fixed(
+        4_096,
+        "connections at most; fewer where the descriptors of the process are fewer",
+        "16 more answer health, readiness and metrics",
+        pulsar="maxHttpServerConnections",
+        ge=16,
+        le=100_000,
+    )
+    http_requests: int = fixed(
+        512, "requests at most that run at the same time, without lookups", "the next one is told to come back", ge=8
+    )
+    http_lookup_rate: float | None = fixed(
+        None, "lookups a second that one client may send; none: no limit", "lookups are cheap", gt=0
+    )
+    http_request_rate: float | None = fixed(
+        None,
+        "other requests a second that one client may send; none: no limit",
+        "a client is a principal, or an address if brokers do not authenticate",
+        pulsar="httpRequestsMaxPerSecond",
+        gt=0,
+    )
+    http_head_limit_bytes: int = fixed(
+        32_768,
+        "of a request line and its headers",
+        "the longest names of topics take a tenth of it",
+        pulsar="httpMaxRequestHeaderSize",
+        ge=4_096,
+        le=1_048_576,
+    )
+    http_body_limit_bytes: int = fixed(
+        1_048_576, "of a request's body", "65,536 boundaries, or 1,000 topics of 1,000 characters", ge=65_536, le=2**26
+    )
+    http_head_timeout_s: float = fixed(
+        10.0, "until the whole head must have come, from its first byte", "one packet, as a rule", gt=0, le=600
+    )
+    http_body_timeout_s: float = fixed(
+        30.0,
+        "until the whole body must have come, from the end of the head",
+        "a megabyte over a slow line",
+        gt=0,
+        le=600,
+    )
+    http_send_timeout_s: float = fixed(
+        30.0,
+        "until a client that takes nothing of an answer is cut off",
+        "longer than a network's hiccups",
+        gt=0,
+        le=600,
+    )
+    http_idle_timeout_s: float = fixed(
+        75.0,
+        "until a connection without a request is closed",
+        "above the 60 s after which proxies close theirs",
+        gt=0,
+        le=3_600,
+    )
+
+
+# Mostly fixed: safety depends on them, and brokers must not change them one by one while they rely on each other's
+# values.
+class Running(BaseSettings):
+    """Proofs, failover, time-outs, retention."""
+
+    # --- proofs and failures
+    proof_validity_s: float = fixed(
+        1.25, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
+    )
+    clock_drift: float = fixed(
+        0.05, "one clock may run faster than another by this part", "far beyond any quartz", ge=0.001, le=0.2
+    )
+    session_timeout_s: float = fixed(
+        6.0,
+        "coordination session; a control loop that hangs as long loses it",
+        "several proofs",
+        pulsar={"metadataStoreSessionTimeoutMillis": 0.001},
+        ge=1,
+        le=60,
+    )
+    recovery_grace_s: float = fixed(
+        150.0, "wait for brokers after the coordination service returned", "time for a whole cluster to come back", ge=0
+    )
+    probe_interval_s: float = fixed(
+        0.25, "between two connections to another broker's port", "each is held as long: its end shows a crash", ge=0.05
+    )
+    probe_refusals: int = fixed(
+        2,
+        "refused connections in a row that make a suspicion; one that ended counts",
+        "one refusal may be a full backlog",
+        ge=1,
+    )
+    monitor_interval_s: float = fixed(
+        5.0,
+        "between two rounds of the ownership monitor",
+        "a round costs nothing here (Pulsar: 60 s)",
+        pulsar="loadBalancerServiceUnitStateMonitorIntervalInSeconds",
+        gt=0,
+    )
+    in_flight_timeout_s: float = fixed(
+        30.0,
+        "until a bundle in flight is cancelled or revoked",
+        PULSAR,
+        pulsar={"loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": 0.001},
+        gt=0,
+    )
+    publish_timeout_s: float = fixed(
+        5.0, "until a publish without verdict is Unknown", "longer than any election of the log", gt=0
+    )
+    publish_limit: int = fixed(
+        20_000, "publishes in flight at most", "bounds memory; far above what a broker needs", ge=1
+    )
+    lead_timeout_s: float = fixed(
+        15.0,
+        "without progress on the channel, until a leader resigns though nobody else reaches it "
+        "(if somebody does: `publish_timeout_s`)",
+        "three publishes that came to nothing",
+        gt=0,
+    )
+
+    # --- snapshots and retention
+    snapshot_records: int = fixed(
+        20_000,
+        "records of the channel that a starting broker replays at most, over all partitions",
+        "0.3 s of replay; a record of many bundles counts as several",
+        ge=1,
+    )
+    snapshot_interval_s: float = fixed(
+        3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a young snapshot too", gt=0
+    )
+    snapshot_timeout_s: float = fixed(
+        60.0, "until writing or reading one snapshot counts as failed", "a million bundles take a few seconds", gt=0
+    )
+    log_retention_s: float = fixed(604_800.0, "what is younger stays in the channel's log", "a week", ge=0)
+    reader_ttl_s: float = fixed(2_592_000.0, "a registered reader that is not renewed is forgotten", "30 days", gt=0)
+
+    # --- lookups
+    lookup_timeout_s: float = live(10.0, "until a deferred lookup answers 503", "above any failover", gt=0)
+
+    # --- the service
+    host_prepare_timeout_s: float = live(
+        10.0, "until `prepare` counts as failed", "a third of in_flight_timeout_s", gt=0
+    )
+    host_acquire_timeout_s: float = live(
+        10.0, "until `acquire` counts as failed", "a third of in_flight_timeout_s", gt=0
+    )
+    host_release_timeout_s: float = live(
+        5.0,
+        "until `release` is overtaken by `abandon`",
+        "in flight for longer would be revoked",
+        pulsar={"namespaceBundleUnloadingTimeoutMs": 0.001},
+        gt=0,
+    )
+    host_load_timeout_s: float = live(
+        5.0, "until `load` counts as failed; its last answer stays", "reports go on without a service that hangs", gt=0
+    )
+    drain_timeout_s: float = live(
+        60.0,
+        "until a stopping broker leaves what is still there",
+        PULSAR,
+        pulsar={"brokerShutdownTimeoutMs": 0.001},
+        gt=0,
+    )
+
+    # --- records
+    group_retention_s: float = fixed(
+        604_800.0, "a consumer group without members is forgotten", "a week, as Kafka keeps its offsets", ge=60
+    )
+    decision_retention_s: float = live(604_800.0, "decisions are kept for explanations", "a week", gt=0)
+    audit_retention_s: float = live(7_776_000.0, "entries of the audit log are kept: who changed what", "90 days", gt=0)
+    tombstone_delay_s: float = fixed(
+        3600.0,
+        "deletions stay readable in compacted topics",
+        PULSAR,
+        pulsar="loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds",
+        ge=30,
+    )
+    compaction_lag_s: float = fixed(
+        86_400.0,
+        "load reports that were replaced stay readable, for jobs of the load history",
+        "a job that is behind by less than a day misses nothing",
+        ge=0,
+        le=604_800,
+    )
+
+
+class Load(BaseSettings):
+    """Load reports."""
+
+    load_sample_interval_s: float = live(
+        1.0,
+        "between two samples of the process and its bundles",
+        "a sample is cheap (Pulsar: a minute)",
+        pulsar={"loadBalancerHostUsageCheckIntervalMinutes": 60.0},
+        ge=0.01,
+    )
+    load_report_min_interval_s: float = live(
+        5.0, "report tick", PULSAR, pulsar={"loadBalancerReportUpdateMinIntervalMillis": 0.001}, ge=0.01
+    )
+    load_report_max_interval_s: float = live(
+        900.0, "report at least this often", PULSAR, pulsar={"loadBalancerReportUpdateMaxIntervalMinutes": 60.0}, gt=0
+    )
+    load_report_threshold_percent: float = live(
+        10.0, "change that triggers a report", PULSAR, pulsar="loadBalancerReportUpdateThresholdPercentage", ge=0
+    )
+    load_ttl_s: float = live(
+        1800.0,
+        "older load data takes no part and is tombstoned",
+        "twice load_report_max_interval_s",
+        pulsar="loadBalancerBrokerLoadDataTTLInSeconds",
+        gt=0,
+    )
+    load_top_bundles: int = live(
+        25,
+        "bundles in a TopBundlesLoadData report",
+        "with Pulsar's 10 a round after a restart finds all of them resting",
+        pulsar="loadBalancerMaxNumberOfBundlesInBundleLoadReport",
+        ge=1,
+    )
+    load_window_s: float = live(30.0, "loads are means over this time", "peaks of seconds are no reason to move", gt=0)
+
+
+class Balancing(BaseSettings):
+    """Rebalancing and placement."""
+
+    balancing: bool = live(
+        True,
+        "master switch: automatic moves, splits and merges",
+        "loads stay even without an operator",
+        pulsar={"loadBalancerEnabled": 1.0, "loadBalancerSheddingEnabled": 1.0},
+    )
+    balancing_strategy: str = live(
+        "plan",
+        "name of the strategy that decides moves",
+        "it weighs what a move gains against what it costs",
+        pulsar="loadBalancerLoadSheddingStrategy",
+        words=STRATEGY_CLASSES,
+    )
+    balancing_interval_s: float = live(
+        60.0, "between two rounds", PULSAR, pulsar={"loadBalancerSheddingIntervalMinutes": 60.0}, ge=0.01
+    )
+    balancing_tolerance: Tolerance | float = live(
+        "default",
+        "by how much a broker may be fuller than the mean: tight, default, loose, or a fraction",
+        "default is 0.1: less is noise of most loads",
+    )
+    balancing_budget: float = live(
+        0.2,
+        "part of the cluster's load moved in one round; a first move, or a group that helps together, may exceed it",
+        "limits the harm of a wrong decision",
+        gt=0,
+        le=1,
+    )
+    balancing_moves_per_round: int = live(
+        100, "moves decided in one round at most", "limits reconnects per minute", ge=1
+    )
+    balancing_review: bool = live(
+        False,
+        "moves wait for approval (those of drains and policies too)",
+        "otherwise nothing would move without an operator",
+    )
+    bundle_rest_s: float = live(
+        1800.0,
+        "a moved bundle is not moved again within",
+        PULSAR,
+        pulsar={"loadBalancerSheddingGracePeriodMinutes": 60.0},
+        ge=0,
+    )
+    load_change_percent: float = live(
+        50.0,
+        "change of a bundle's load after which its last move does not bind any more",
+        "50 % growth invalidates the old placement",
+        gt=0,
+    )
+    overloaded_percent: float = live(
+        85.0,
+        "usage from which a broker is overloaded",
+        PULSAR,
+        pulsar="loadBalancerBrokerOverloadedThresholdPercentage",
+        gt=0,
+        le=100,
+    )
+    moves_in_flight: int = live(
+        100, "planned moves under way at most, in all", "clients that reconnect at once are a load of their own", ge=1
+    )
+    moves_in_flight_per_broker: int = live(
+        10, "planned moves under way from or to a broker", "a broker opens bundles one after the other as well", ge=1
+    )
+    moves_in_flight_per_namespace: int = live(
+        50, "planned moves under way of a namespace", "half of all: one tenant is not the only one that moves", ge=1
+    )
+    weight_cpu: float = live(1.0, "what CPU counts", PULSAR, pulsar="loadBalancerCPUResourceWeight", ge=0, le=10)
+    weight_memory: float = live(
+        0.0,
+        "what memory counts; it does not fall when a bundle goes",
+        PULSAR,
+        pulsar={"loadBalancerMemoryResourceWeight": 1.0, "loadBalancerDirectMemoryResourceWeight": 1.0},
+        ge=0,
+        le=10,
+    )
+    weight_bandwidth: float = live(
+        1.0,
+        "what bandwidth counts, where a capacity is declared",
+        PULSAR,
+        pulsar={"loadBalancerBandwidthInResourceWeight": 1.0, "loadBalancerBandwidthOutResourceWeight": 1.0},
+        ge=0,
+        le=10,
+    )
+    weight_message_rate: float = live(
+        1.0, "what messages count, where one is declared", "counts only where a capacity is declared", ge=0, le=10
+    )
+    prefer_later_versions: bool = live(
+        False, "bundles go to brokers of the newest release only", PULSAR, pulsar="preferLaterVersions"
+    )
+    failure_domains: bool = live(
+        True,
+        "anti-affinity groups are spread over failure domains first",
+        "who declares domains means it (Pulsar: off)",
+        pulsar="failureDomainsEnabled",
+    )
+    broker_max_bundles: int | None = live(
+        None, "no broker is given more, unless it declares a limit", "load limits a broker, not a count", ge=1
+    )
+    placement: str = live(
+        "least-loaded",
+        "name of the placement strategy",
+        "counts what was given since the last report",
+        pulsar="loadBalancerLoadPlacementStrategy",
+        words=PLACEMENT_CLASSES,
+    )
+    placement_margin_percent: float = live(
+        10.0,
+        "least-resource-usage: below the mean",
+        PULSAR,
+        pulsar="loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
+        ge=0,
+        le=100,
+    )
+
+
+# `plan` reads none of these.
+class Shedding(BaseSettings):
+    """Pulsar's shedders: `transfer`, `threshold`, `uniform`, `avg`."""
+
+    shedder_target_std: float = live(
+        0.25,
+        "transfer: standard deviation of usage that is fine",
+        PULSAR,
+        pulsar="loadBalancerBrokerLoadTargetStd",
+        gt=0,
+        le=1,
+    )
+    shedder_hit_count: int = live(
+        3,
+        "transfer: rounds in a row to pass before a decision",
+        PULSAR,
+        pulsar="loadBalancerSheddingConditionHitCountThreshold",
+        ge=0,
+    )
+    shedder_transfer: bool = live(
+        True, "transfer: choose the destination too", PULSAR, pulsar="loadBalancerTransferEnabled"
+    )
+    shedder_max_brokers: int = live(
+        3,
+        "transfer: brokers that shed in one round at most",
+        PULSAR,
+        pulsar="loadBalancerMaxNumberOfBrokerSheddingPerCycle",
+        ge=1,
+    )
+    shedder_delay_s: float = live(
+        180.0,
+        "transfer: a broker that shed must report after that first",
+        PULSAR,
+        pulsar={"loadBalanceSheddingDelayInSeconds": 1.0, "loadBalancerSheddingDelayInSeconds": 1.0},
+        ge=0,
+    )
+    shedder_history: float = live(
+        0.9,
+        "transfer, threshold: weight of the past in usage",
+        PULSAR,
+        pulsar="loadBalancerHistoryResourcePercentage",
+        ge=0,
+        lt=1,
+    )
+    shedder_policy_bundles: bool = live(
+        False,
+        "transfer: bundles under isolation or anti-affinity too",
+        PULSAR,
+        pulsar="loadBalancerSheddingBundlesWithPoliciesEnabled",
+    )
+    shedder_threshold_percent: float = live(
+        10.0,
+        "threshold: points above the mean",
+        PULSAR,
+        pulsar="loadBalancerBrokerThresholdShedderPercentage",
+        gt=0,
+        le=100,
+    )
+    shedder_lower_boundary: bool = live(
+        False, "threshold: also fill brokers far below the mean", PULSAR, pulsar="lowerBoundarySheddingEnabled"
+    )
+    shedder_min_throughput_bytes_s: float = live(
+        10 * MIB,
+        "threshold: less is not worth a move",
+        PULSAR,
+        pulsar={"loadBalancerBundleUnloadMinThroughputThreshold": MIB},
+        ge=0,
+    )
+    uniform_rate_percent: float = live(
+        50.0,
+        "uniform: difference of message rates that triggers",
+        PULSAR,
+        pulsar="loadBalancerMsgRateDifferenceShedderThreshold",
+        ge=0,
+    )
+    uniform_throughput_factor: float = live(
+        4.0,
+        "uniform: ratio of throughputs that triggers",
+        PULSAR,
+        pulsar="loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
+        ge=1,
+    )
+    unload_min_rate_msg_s: float = live(
+        1000.0, "uniform, avg: less is not worth a move", PULSAR, pulsar="minUnloadMessage", ge=0
+    )
+    unload_min_throughput_bytes_s: float = live(
+        MIB, "uniform, avg: less is not worth a move", PULSAR, pulsar="minUnloadMessageThroughput", ge=0
+    )
+    unload_max_fraction: float = live(
+        0.2, "uniform, avg: part of the difference that moves", PULSAR, pulsar="maxUnloadPercentage", gt=0, le=1
+    )
+    unload_max_bundles: int = live(
+        -1,
+        "uniform: bundles of one round at most; -1 = no limit",
+        PULSAR,
+        pulsar="maxUnloadBundleNumPerShedding",
+        ge=-1,
+    )
+    avg_low_percent: float = live(
+        15.0, "avg: difference that counts a low hit", PULSAR, pulsar="loadBalancerAvgShedderLowThreshold", ge=0, le=100
+    )
+    avg_high_percent: float = live(
+        40.0,
+        "avg: difference that counts a high hit",
+        PULSAR,
+        pulsar="loadBalancerAvgShedderHighThreshold",
+        ge=0,
+        le=100,
+    )
+    avg_low_hits: int = live(
+        8, "avg: low hits that trigger", PULSAR, pulsar="loadBalancerAvgShedderHitCountLowThreshold", ge=1
+    )
+    avg_high_hits: int = live(
+        2, "avg: high hits that trigger", PULSAR, pulsar="loadBalancerAvgShedderHitCountHighThreshold", ge=1
+    )
+
+
+class Reshaping(BaseSettings):
+    """Automatic splits and merges."""
+
+    split: bool = live(True, "hot bundles are split", PULSAR, pulsar="loadBalancerAutoBundleSplitEnabled")
+    split_interval_s: float = live(
+        60.0, "between two looks at the bundles", PULSAR, pulsar={"loadBalancerSplitIntervalMinutes": 60.0}, ge=0.01
+    )
+    split_hits: int = live(
+        3,
+        "looks in a row to pass before a split",
+        PULSAR,
+        pulsar="loadBalancerNamespaceBundleSplitConditionHitCountThreshold",
+        ge=0,
+    )
+    split_max_keys: int = live(
+        1000,
+        "topics or keys of a bundle; 0 = no limit",
+        PULSAR,
+        pulsar="loadBalancerNamespaceBundleMaxTopics",
+        ge=0,
+    )
+    split_max_sessions: int = live(
+        1000, "sessions of a bundle; 0 = no limit", PULSAR, pulsar="loadBalancerNamespaceBundleMaxSessions", ge=0
+    )
+    split_max_rate_msg_s: float = live(
+        30_000.0,
+        "messages in and out of a bundle; 0 = no limit",
+        PULSAR,
+        pulsar="loadBalancerNamespaceBundleMaxMsgRate",
+        ge=0,
+    )
+    split_max_bandwidth_bytes_s: float = live(
+        100 * MIB,
+        "bytes in and out; 0 = no limit",
+        PULSAR,
+        pulsar={"loadBalancerNamespaceBundleMaxBandwidthMbytes": MIB},
+        ge=0,
+    )
+    split_margin_percent: float = live(
+        10.0,
+        "flow_or_qps_equally_divide: excess before it cuts",
+        PULSAR,
+        pulsar="flowOrQpsDifferenceThresholdPercentage",
+        ge=0,
+    )
+    split_algorithm: str = live(
+        "range_equally_divide",
+        "how automatic splits find the boundaries",
+        PULSAR,
+        pulsar="defaultNamespaceBundleSplitAlgorithm",
+    )
+    split_bundles_per_round: int = live(
+        10,
+        "splits that a broker begins in one round at most",
+        PULSAR,
+        pulsar="loadBalancerMaxNumberOfBundlesToSplitPerCycle",
+        ge=1,
+    )
+    split_children: bool = live(
+        True,
+        "children of a split are spread over brokers",
+        PULSAR,
+        pulsar="loadBalancerAutoUnloadSplitBundlesEnabled",
+    )
+    namespace_max_bundles: int = live(
+        128, "a namespace is not split beyond", PULSAR, pulsar="loadBalancerNamespaceMaximumBundles", ge=1
+    )
+    namespace_default_bundles: int = live(
+        4, "bundles of a namespace that names none", PULSAR, pulsar="defaultNumberOfNamespaceBundles", ge=1, le=1024
+    )
+    merge: bool = live(False, "cold neighbours of one owner are merged", "off: who made many bundles meant it so")
+    merge_below_percent: float = live(
+        10.0,
+        "of the split limits: both together are cold",
+        "far from the limits: they are not split again",
+        ge=0,
+        le=50,
+    )
+    merge_rest_s: float = live(
+        3600.0, "a bundle must have been as it is for so long", "a pause of minutes is no reason", ge=0
+    )
+    namespace_min_bundles: int = live(
+        4, "a namespace is not merged below", "as it began: namespace_default_bundles", ge=1
+    )
+    quarantine_deaths: int = live(
+        3,
+        "brokers that must have crashed in a row before a bundle is suspected, at least 3; 0 = never",
+        "two may be chance",
+        ge=0,
+    )
+    quarantine_window_s: float = live(
+        60.0,
+        "a crash within this time after a bundle was acquired may be its fault",
+        "later ones have other causes",
+        gt=0,
+    )
+    quarantine_retry_s: float = live(
+        60.0,
+        "a locked bundle is tried again, then after twice as long each time",
+        "a wrong verdict costs minutes",
+        gt=0,
+    )
+
+
+class Advising(BaseSettings):
+    """Advice of the load history."""
+
+    advice_apply: bool = live(
+        False, "advice is applied without approval, within its bounds", "otherwise advice waits for approval"
+    )
+    advice_measure_s: float = live(
+        3600.0, "before and after: over which the effect of advice is measured", "60 rounds", ge=0.1
+    )
+    advice_harm_percent: float = live(
+        10.0,
+        "worse by more than this, and than chance explains: advice is withdrawn",
+        "less is noise of most loads",
+        ge=0,
+    )
+    advice_step_factor: float = live(
+        2.0,
+        "one piece of advice changes a number at most by this factor",
+        "limits the harm of a wrong step",
+        gt=1,
+        le=10,
+    )
+
+
+class Settings(
+    Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Access, Observing, Place, BaseSettings
+):
+    """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
+
+    model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Code before the environment, which is only searched if it names a setting: a search takes milliseconds."""
+        assert isinstance(env_settings, EnvSettingsSource)
+        named = {f"{env_settings.env_prefix}{name}".lower() for name in cls.model_fields}
+        return (init_settings,) if named.isdisjoint(env_settings.env_vars) else (init_settings, env_settings)
+
+    @model_validator(mode="after")
+    def _within_reason(self) -> Settings:
+        for name, value in self:
+            most = MOST_S if descriptions()[name].unit == "s" else MOST
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(f"{name} must not be above {most:g}")
+        return self
+
+    @field_validator("cluster")
+    @classmethod
+    def _no_path(cls, cluster: str) -> str:
+        if cluster in DOTS:  # it is a part of paths, in ZooKeeper and on disks
+            raise ValueError("a cluster's name must not be . or ..")
+        return cluster
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Settings:
+        if self.load_ttl_s < 2 * self.load_report_max_interval_s:
+            most = f"load_report_max_interval_s ({self.load_report_max_interval_s:g})"
+            raise ValueError(f"load_ttl_s must be at least twice {most}")
+        if self.load_report_max_interval_s < self.load_report_min_interval_s:
+            least = f"load_report_min_interval_s ({self.load_report_min_interval_s:g})"
+            raise ValueError(f"load_report_max_interval_s must not be below {least}")
+        if self.session_timeout_s < self.proof_validity_s:
+            raise ValueError(f"session_timeout_s must not be below proof_validity_s ({self.proof_validity_s:g})")
+        if self.tombstone_delay_s <= self.in_flight_timeout_s:
+            raise ValueError(f"tombstone_delay_s must be above in_flight_timeout_s ({self.in_flight_timeout_s:g})")
+        if self.avg_high_percent < self.avg_low_percent:
+            raise ValueError(f"avg_high_percent must not be below avg_low_percent ({self.avg_low_percent:g})")
+        if not isinstance(self.balancing_tolerance, str) and not 0 < self.balancing_tolerance <= 1:
+            raise ValueError("balancing_tolerance must be tight, default, loose, or a fraction above 0 and up to 1")
+        return self
+
+    @model_validator(mode="after")
+    def _complete(self) -> Settings:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key belong together: give both or neither")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca needs tls_certificate: clients show certificates over TLS only")
+        if self.tls_client_required and not self.tls_client_ca:
+            raise ValueError("tls_client_required needs tls_client_ca, the authorities of the required certificates")
+        for name, url in (("token_keys", self.token_keys), ("token_issuer", self.token_issuer)):
+            if url.startswith("http://"):
+                raise ValueError(f"{name} must be https: whoever is on the way could replace the keys")
+        if self.token_issuer and not self.token_keys and not self.token_issuer.startswith("https://"):
+            raise ValueError("token_keys is missing: only an https token_issuer is asked for its keys")
+        if self.takes_tokens and not self.token_audience:
+            raise ValueError("token_audience must not be empty: a token for any other service would do here")
+        if self.authentication and not self.superuser_names:
+            raise ValueError("superusers is empty: name at least one, who writes the first access policy")
+        if "*" in self.superuser_names:
+            raise ValueError("superusers must be names; for everybody (*), write an access policy")
+        if self.superuser_names and not self.authentication:
+            raise ValueError("superusers needs token_keys, token_issuer or tls_client_ca: nobody could prove to be one")
+        return self
+
+    @property
+    def tolerance(self) -> float:
+        """By how much a broker may be fuller than the mean, as a fraction of the mean."""
+        chosen = self.balancing_tolerance
+        return TOLERANCES[chosen] if isinstance(chosen, str) else chosen
+
+    @property
+    def margin_s(self) -> float:
+        """How long the leader waits beyond V: at least 100 ms, and enough for clocks that drift apart."""
+        return max(0.1, self.clock_drift * self.proof_validity_s)
+
+
+@cache
+def descriptions() -> Mapping[str, Description]:
+    """The description of each setting by its name, section by section."""
+    return {name: described(name, field) for name, field in Settings.model_fields.items()}
