@@ -13,13 +13,13 @@ from loadmanager.strategies.rebalancing.decision import Move, Stage
 from loadmanager_api.application import routes_of_all
 from loadmanager_api.routes.bundles import HistoryEntryShown
 from loadmanager_api.routes.policies import PolicyMove
-from loadmanager_api.shapes import Shown
+from loadmanager_api.shapes import Shape
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Role
 from statechannel.law.transitions import State
 
 
-def shapes(of: type[Shown] = Shown) -> Iterator[type[Shown]]:
+def shapes(of: type[Shape] = Shape) -> Iterator[type[Shape]]:
     for shape in of.__subclasses__():
         yield shape
         yield from shapes(shape)

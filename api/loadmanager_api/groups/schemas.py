@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from loadmanager.consumers.backlog.positions import FORMS
 from loadmanager.consumers.coordinator.records import Mode
 from loadmanager.consumers.coordinator.targets import CONFIG, CONFIG_BYTES, STRATEGIES
-from loadmanager_api.shapes import STRICT, Whole
+from loadmanager_api.shapes import Body, Whole
 
 MOST_STEPS = 1_000
 LONGEST_RESET_S = 600.0
@@ -56,10 +56,8 @@ class MemberShown(BaseModel):
     giving_up: dict[str, list[int]]
 
 
-class GroupChange(BaseModel):
+class GroupChange(Body):
     """What shall be set; what is left out stays."""
-
-    model_config = STRICT
 
     strategy: Annotated[
         str | None, Field(description=f"one of {', '.join(STRATEGIES)}", examples=["STICKY"], max_length=100)
@@ -76,10 +74,8 @@ class GroupChange(BaseModel):
     ] = None
 
 
-class RebalanceWish(BaseModel):
+class RebalanceWish(Body):
     """How a group shall be divided anew."""
-
-    model_config = STRICT
 
     by_lag: Annotated[bool, Field(description="weigh partitions by their present lag; for WEIGHTED_STICKY")] = False
 
@@ -105,11 +101,9 @@ class RebalanceShown(BaseModel):
     worst: str | None
 
 
-class OffsetsWish(BaseModel):
+class OffsetsWish(Body):
     """Where a group shall go on reading: in one topic, or in all that it reads. `timeout_s`: its members have so long
     to stop reading there."""
-
-    model_config = STRICT
 
     to: Annotated[str, Field(max_length=100, description=FORMS, examples=["earliest", "2030-01-31T12:00:00Z"])]
     topic: Annotated[str | None, Field(max_length=249)] = None

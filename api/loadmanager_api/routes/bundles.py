@@ -37,7 +37,7 @@ from loadmanager_api.http.watch import EventStream
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode, on_http_loop
-from loadmanager_api.shapes import STRICT, InWords, RingPosition, Shown, Whole
+from loadmanager_api.shapes import Body, InWords, RingPosition, Shape, Whole
 from loadmanager_api.state import kept
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle, check_namespace
@@ -85,12 +85,10 @@ class BundlePage(BaseModel):
     next: str | None
 
 
-class SplitWanted(BaseModel):
+class SplitWanted(Body):
     """How to split: into how many `parts` (default 2), or at which `positions`. `unload`: unload the children from
     their owner.
     """
-
-    model_config = STRICT
 
     parts: Whole | None = None
     positions: Annotated[list[RingPosition], Field(max_length=MOST_PARTS)] | None = None
@@ -104,10 +102,8 @@ class Children(BaseModel):
     children: list[str]
 
 
-class MergeWanted(BaseModel):
+class MergeWanted(Body):
     """Neighbours of one owner to merge, by their full names, in any order."""
-
-    model_config = STRICT
 
     bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
 
@@ -341,7 +337,7 @@ def _reason(refused: str) -> str | None:
     return refused or None
 
 
-class WinnerShown(Shown):
+class WinnerShown(Shape):
     """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
     offset: int
@@ -349,7 +345,7 @@ class WinnerShown(Shown):
     actor: str
 
 
-class HistoryEntryShown(Shown):
+class HistoryEntryShown(Shape):
     """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
 
     `before` and `after` are the bundle's states (null: no such bundle); `owner` and `target` are those after the
@@ -488,7 +484,7 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"
 
 
-class KeptShown(Shown):
+class KeptShown(Shape):
     """A bundle above a limit that is not split, and the rule that keeps it whole."""
 
     bundle: InWords
@@ -496,7 +492,7 @@ class KeptShown(Shown):
     detail: str
 
 
-class EventShown(Shown):
+class EventShown(Shape):
     """An event: a split, a merge, a child that was moved, a quarantine, or a failure of one of these."""
 
     at_ms: int

@@ -33,7 +33,7 @@ from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
 from loadmanager_api.routes.brokers import settings_shown
 from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, on_http_loop
-from loadmanager_api.shapes import WHOLE, Shown
+from loadmanager_api.shapes import WHOLE, Shape
 from loadmanager_api.state import kept
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle, check_namespace
@@ -43,7 +43,7 @@ from statechannel.law.verdict import Change
 MAX_PARTITIONS = 1_024
 
 
-class SnapshotShown(Shown):
+class SnapshotShown(Shape):
     """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
 
     snapshot_id: str
@@ -77,7 +77,7 @@ class PartitionShown(BaseModel):
     proof_left_s: float | None = None
 
 
-class SkippedShown(Shown):
+class SkippedShown(Shape):
     """An entry of the log that is not a record of ours."""
 
     partition: int
@@ -85,7 +85,7 @@ class SkippedShown(Shown):
     detail: str
 
 
-class AgreementShown(Shown):
+class AgreementShown(Shape):
     """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
 
     root: str
@@ -160,7 +160,7 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-class NoteShown(Shown):
+class NoteShown(Shape):
     """An event at this broker that is of interest to people."""
 
     at_ms: int

@@ -24,7 +24,7 @@ from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
-from loadmanager_api.shapes import BrokerName, InWords, Shown
+from loadmanager_api.shapes import BrokerName, InWords, Shape
 
 
 class PolicyShown(BaseModel):
@@ -55,7 +55,7 @@ class PoliciesShown(BaseModel):
     next: str | None
 
 
-class PolicyMove(Shown):
+class PolicyMove(Shape):
     """A move that the next round would make if the document were in force."""
 
     bundle: InWords

@@ -25,7 +25,7 @@ from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routes.brokers import settings_shown
 from loadmanager_api.routing import AnyNode, Author, ControlRouter
-from loadmanager_api.shapes import STRICT, WHOLE
+from loadmanager_api.shapes import WHOLE, Body
 
 Source = Literal["cluster", "start", "default"]
 
@@ -68,10 +68,8 @@ class SettingsShown(BaseModel):
     next: str | None
 
 
-class NewValue(BaseModel):
+class NewValue(Body):
     """The value to set. `version`: the one that it replaces, so that no change is lost; without, any version."""
-
-    model_config = STRICT
 
     value: bool | int | float | str | None = Field(description="in the unit of the name that was used; null: no limit")
     version: Annotated[int, Field(strict=True, ge=0), WHOLE] | None = None
