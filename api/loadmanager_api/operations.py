@@ -73,21 +73,16 @@ class OperationShown(BaseModel):
 def operation_shown(node: Node, operation: Operation) -> OperationShown:
     """The operation as this broker knows it. Runs on any loop."""
     begun, cancelled, ended = operation.begun, operation.cancelled, operation.ended
-    return OperationShown(
-        id=operation.id,
-        action=begun.action,
-        about=begun.about,
-        namespace=begun.namespace,
-        principal=begun.principal,
-        broker=begun.broker,
-        state=state_of(node, operation),
-        begun_ms=begun.at_ms,
-        cancelled_by=None if cancelled is None else cancelled.principal,
-        ended_ms=None if ended is None else ended.at_ms,
-        status=None if ended is None else ended.status,
-        result=None if ended is None else _parsed(ended.body),
-        progress=_progress(node, begun.about, begun.namespace),
-    )
+    more = {
+        "state": state_of(node, operation),
+        "begun_ms": begun.at_ms,
+        "cancelled_by": None if cancelled is None else cancelled.principal,
+        "ended_ms": None if ended is None else ended.at_ms,
+        "status": None if ended is None else ended.status,
+        "result": None if ended is None else _parsed(ended.body),
+        "progress": _progress(node, begun.about, begun.namespace),
+    }
+    return OperationShown.model_validate(msgspec.structs.asdict(begun) | more)
 
 
 def state_of(node: Node, operation: Operation) -> ShownState:

@@ -20,16 +20,16 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Header, Query, Request
+from msgspec.structs import asdict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.channel.bundle_history import History, history_of
-from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
-from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE, Evidence
+from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.policies.model import AccessRole
@@ -152,22 +152,8 @@ def hottest(node: Node, fits: Callable[[Ownership], bool], most: int) -> list[Ow
 LOOKED_AT_ONCE = 2_000
 
 
-def bundle_shown(node: Node, entry: Ownership, loads: Loads) -> BundleShown:
-    """One row of the bundle list."""
-    return BundleShown(**_bundle_fields(node, entry, loads))
-
-
-def bundle_detail(node: Node, entry: Ownership) -> BundleDetail:
-    """Everything about one bundle."""
-    return BundleDetail(
-        **_bundle_fields(node, entry, Loads(node)),
-        served_here=node.serving is not None and node.serving.serving(entry.bundle),
-        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
-        load=_bundle_load(node, entry),
-    )
-
-
 def _bundle_fields(node: Node, entry: Ownership, loads: Loads) -> dict[str, Any]:
+    """One row of the bundle list."""
     table, holder, load = node.channel.table, entry.holder, loads.of(entry)
     return {
         "bundle": str(entry.bundle),
@@ -279,14 +265,20 @@ async def list_bundles(
 
 def _rows(node: Node, entries: list[Ownership]) -> list[BundleShown]:
     loads = Loads(node)
-    return [bundle_shown(node, entry, loads) for entry in entries]
+    return [BundleShown(**_bundle_fields(node, entry, loads)) for entry in entries]
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 412))
 async def show_bundle(node: TheNode, acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleDetail:
     """Show everything that this broker knows of one bundle."""
     await node.views.bundles.read(AWAITED_S)
-    return bundle_detail(node, acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range)))
+    entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
+    return BundleDetail(
+        **_bundle_fields(node, entry, Loads(node)),
+        served_here=node.serving is not None and node.serving.serving(entry.bundle),
+        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
+        load=_bundle_load(node, entry),
+    )
 
 
 @router.post("/merge", responses=answers(404, 409, 412))
@@ -329,14 +321,6 @@ MAX_BOUNDARIES = 1_000
 """The most boundaries that are shown: a namespace's creation may have 65,537."""
 
 
-def _positions(boundaries: tuple[int, ...]) -> list[str]:
-    return [f"0x{boundary:08x}" for boundary in boundaries[:MAX_BOUNDARIES]]
-
-
-def _reason(refused: str) -> str | None:
-    return refused or None
-
-
 class WinnerShown(Shape):
     """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
@@ -370,21 +354,21 @@ class HistoryEntryShown(Shape):
     reason: str
     cause: str
     bundles: int
-    boundaries: Annotated[list[str], BeforeValidator(_positions)]
+    boundaries: Annotated[list[str], BeforeValidator(lambda each: [f"0x{b:08x}" for b in each[:MAX_BOUNDARIES]])]
     parents: list[InWords]
     children: list[InWords]
-    refused: Annotated[str | None, BeforeValidator(_reason)]
+    refused: Annotated[str | None, BeforeValidator(lambda refused: refused or None)]
     detail: str
     winner: WinnerShown | None
     copy_of: int | None
 
 
-class HistoryShown(BaseModel):
+class HistoryShown(Shape):
     """Records about a bundle, newest first. `next` is the `before` of the next page, or null; `note` says what was
     trimmed.
     """
 
-    bundle: str
+    bundle: InWords
     partition: int
     exists: bool
     state: str | None
@@ -395,38 +379,21 @@ class HistoryShown(BaseModel):
     note: str | None
 
 
-def history_shown(
-    found: History, present: Ownership | None, next_page: str | None = None, since_ms: int | None = None
-) -> HistoryShown:
-    """The history since a time, and the present state of the bundle (None: it is gone)."""
-    return HistoryShown(
-        bundle=str(found.bundle),
-        partition=found.partition,
-        exists=present is not None,
-        state=present.state.value if present is not None else None,
-        entries=[HistoryEntryShown.model_validate(entry) for entry in found.entries],
-        next=next_page,
-        log_begin=found.log_begin,
-        log_begin_ms=found.log_begin_ms,
-        note=_note(found, since_ms),
-    )
-
-
 def _note(found: History, since_ms: int | None) -> str | None:
     if found.older or not found.log_begin:
         return None
     if since_ms is not None and found.log_begin_ms is not None and found.log_begin_ms <= since_ms:
         return None  # nothing of the requested time
-    when = f" of {_time(found.log_begin_ms)}" if found.log_begin_ms is not None else ""
+    when = (
+        f" of {datetime.fromtimestamp(found.log_begin_ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
+        if found.log_begin_ms is not None
+        else ""
+    )
     unjudged = f"; what lies below offset {found.begin} cannot be judged any more" * (found.begin > found.log_begin)
     return (
         f"older records were trimmed; the log of partition {found.partition} begins at offset "
         f"{found.log_begin}{when}{unjudged}"
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}/history", responses=answers(404, 412))
@@ -451,27 +418,21 @@ async def bundle_history(
     table, replays, before = node.channel.table, kept(request).replay_queue, paging.read(cursor, offset_of)
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
-    found = await _found(node, replays, bundle, limit, before, since_ms)
-    entry = table.get(bundle)
-    if not found.heard_of and entry is None:
-        raise NotFound(_unheard_of(found, since_ms, before))
-    next_page = paging.next(found.entries[-1].offset if found.older else None)
-    return history_shown(found, entry, next_page, since_ms)
-
-
-async def _found(
-    node: Node, replays: ReplayQueue, bundle: Bundle, limit: int, before: int | None, since_ms: int | None
-) -> History:
-    channel, table = node.channel, node.channel.table
     place = (table.partition_of(bundle.namespace), table.partitions)
     try:
-        return await history_of(
-            replays, node.world.log, channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
+        found = await history_of(
+            replays, node.world.log, node.channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
         )
     except Trimmed as error:
         raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
     except (BadSnapshot, NewerRecord) as error:
         raise Unavailable(f"the log cannot be replayed: {error}", retry_after_s=60.0) from None
+    entry = table.get(bundle)
+    if not found.heard_of and entry is None:
+        raise NotFound(_unheard_of(found, since_ms, before))
+    present = {"exists": entry is not None, "state": None if entry is None else entry.state}
+    following = paging.next(found.entries[-1].offset if found.older else None)
+    return HistoryShown.model_validate(asdict(found) | present | {"next": following, "note": _note(found, since_ms)})
 
 
 def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str:
@@ -562,7 +523,16 @@ async def show_splitting(
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
         above_limits=[KeptShown.model_validate(each) for each in kept[:limit]],
-        suspects=[_suspect(found) for found in islice(node.quarantine.rows(), limit)],
+        suspects=[
+            SuspectShown(
+                bundle=str(found.bundle),
+                why=str(found),
+                odds=round(found.odds, 3),
+                needed=LOCKED_ABOVE,
+                evidence=[str(death) for death in found.deaths],
+            )
+            for found in islice(node.quarantine.rows(), limit)
+        ],
         events=[EventShown.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
     )
 
@@ -576,16 +546,6 @@ async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_ra
         whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "nobody holds it"
         raise Conflict(f"each broker judges its own bundles, and {entry.bundle} is not held here: {whose}")
     return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
-
-
-def _suspect(found: Evidence) -> SuspectShown:
-    return SuspectShown(
-        bundle=str(found.bundle),
-        why=str(found),
-        odds=round(found.odds, 3),
-        needed=LOCKED_ABOVE,
-        evidence=[str(death) for death in found.deaths],
-    )
 
 
 watch_router = ControlRouter(tags=["bundles"])

@@ -1,17 +1,16 @@
-"""`/v1/channel`, the readers of its log, `/v1/notes`, `/v1/settings`, `/metrics`: this broker's own condition."""
+"""`/v1/channel`: this broker's replica of the channel, digests, late verdicts, and readers of its log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from math import inf, isfinite
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Query, Request, Response
-from prometheus_client.exposition import choose_encoder
+from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.broker.node import Node
@@ -25,14 +24,11 @@ from loadmanager.channel.audit.digests import (
 )
 from loadmanager.channel.log_status import Outlook, look
 from loadmanager.channel.owner.service import owner_of
-from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
-from loadmanager_api.http.counts import http_metrics
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
-from loadmanager_api.routes.brokers import settings_shown
-from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, on_http_loop
+from loadmanager_api.routing import Acting, ControlRouter, TheNode, leader_of
 from loadmanager_api.shapes import WHOLE, Shape
 from loadmanager_api.state import kept
 from statechannel.law.agreement import Agreement
@@ -136,7 +132,7 @@ class ReaderPositions(BaseModel):
     ) = None
 
 
-class ReaderShown(BaseModel):
+class ReaderShown(Shape):
     """A registered reader of the channel's log: nothing from its positions on is trimmed until `until_ms`."""
 
     name: str
@@ -160,62 +156,7 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-class NoteShown(Shape):
-    """An event at this broker that is of interest to people."""
-
-    at_ms: int
-    text: str
-
-
-class Notes(BaseModel):
-    """Notes of a broker, newest first. `next` is the `cursor` of the next page, null on the last one."""
-
-    notes: list[NoteShown]
-    next: str | None
-
-
-Digested = Sequence[tuple[int, str]]
-"""By partition, the next offset and the digest of one cut of it."""
-
-
-def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> ChannelShown:
-    """The replica's state, and what is known of the log."""
-    channel, table = node.channel, node.channel.table
-    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
-    return ChannelShown(
-        cluster=node.settings.cluster,
-        identity=cluster_identity.identity if cluster_identity else None,
-        generation=cluster_identity.generation if cluster_identity else None,
-        broker=str(node.current.me),
-        leader=str(leader) if leader else None,
-        connection=node.world.coordination.connection.value,
-        safe_mode=node.membership.safe_mode(node.world.clock_s()),
-        write_version=channel.write_version,
-        publishes_in_flight=channel.in_flight,
-        accepted=counts["accepted"],
-        append_failures=counts["append_failed"],
-        refused=refusals(counts),
-        skipped=counts["skipped"],
-        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
-        bundles={state.value: count for state, count in table.count_by_state().items()},
-        namespaces=len(table.namespaces()),
-        last_error=channel.last_error,
-        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
-        reloads=counts["reloads"],
-        readers=sorted(node.views.readers),
-        log_problem=outlook.problem or None,
-        agreement=_agreement_shown(table.agreed(0).agreement),
-        agreement_following=_agreement_shown(
-            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
-        ),
-        partitions=[
-            _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
-            for p in range(table.partitions)
-        ],
-    )
-
-
-def _agreement_shown(agreement: Agreement | None) -> AgreementShown | None:
+def _agreement(agreement: Agreement | None) -> AgreementShown | None:
     return None if agreement is None else AgreementShown.model_validate(agreement)
 
 
@@ -266,7 +207,40 @@ async def show_channel(
     Each digest is of the partition as of its `next_offset`.
     """
     outlook = await look(node.world.log, node.channel.topic, kept(request).snapshot_lists)
-    return channel_shown(node, outlook, await _digested(node.channel.table) if digest else None)
+    digested = await _digested(node.channel.table) if digest else None
+    channel, table = node.channel, node.channel.table
+    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
+    return ChannelShown(
+        cluster=node.settings.cluster,
+        identity=cluster_identity.identity if cluster_identity else None,
+        generation=cluster_identity.generation if cluster_identity else None,
+        broker=str(node.current.me),
+        leader=str(leader) if leader else None,
+        connection=node.world.coordination.connection.value,
+        safe_mode=node.membership.safe_mode(node.world.clock_s()),
+        write_version=channel.write_version,
+        publishes_in_flight=channel.in_flight,
+        accepted=counts["accepted"],
+        append_failures=counts["append_failed"],
+        refused=refusals(counts),
+        skipped=counts["skipped"],
+        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
+        bundles={state.value: count for state, count in table.count_by_state().items()},
+        namespaces=len(table.namespaces()),
+        last_error=channel.last_error,
+        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
+        reloads=counts["reloads"],
+        readers=sorted(node.views.readers),
+        log_problem=outlook.problem or None,
+        agreement=_agreement(table.agreed(0).agreement),
+        agreement_following=_agreement(
+            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
+        ),
+        partitions=[
+            _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
+            for p in range(table.partitions)
+        ],
+    )
 
 
 async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
@@ -369,57 +343,5 @@ def _registry(node: Node) -> ReaderRegistry:
 
 
 def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
-    return ReaderShown(
-        name=name,
-        positions=list(reader.positions),
-        registered_ms=reader.registered_ms,
-        until_ms=reader.registered_ms + round(1000 * node.settings.reader_ttl_s),
-    )
-
-
-@router.get("/v1/notes")
-async def list_notes(
-    node: AnyNode,
-    paging: Paging,
-    about: Annotated[
-        str | None, Query(max_length=1_000, description="only notes with this text in them", examples=["shop/carts"])
-    ] = None,
-    since_ms: SinceMs = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Notes:
-    """List the notes of this broker, newest first. It keeps the last 500."""
-    before = paging.read(cursor, offset_of)
-    found = (
-        note
-        for note in reversed(node.notes)
-        if (before is None or note.number < before)
-        and (since_ms is None or note.at_ms >= since_ms)
-        and (about or "") in note.text
-    )
-    page = list(islice(found, limit))
-    more = next(found, None) is not None
-    shown = [NoteShown.model_validate(note) for note in page]
-    return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
-
-
-@router.get("/v1/settings")
-async def show_settings(node: AnyNode) -> dict[str, Any]:
-    """Show all settings of this broker, except those that may be secret."""
-    return settings_shown(node)
-
-
-@router.get("/metrics", responses=answers(kinds=("text/plain", "application/openmetrics-text")))
-@on_http_loop
-async def metrics(request: Request) -> Response:
-    """Answer metrics for Prometheus; docs/metrics.md has their names.
-
-    The control loop reads its own before all work that waits; the endpoints' loop adds its own and writes the answer.
-    """
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    these, handover = kept(request), kept(request).handover
-    scraped = await handover.ask(these.metrics.scraped, first=True)
-    refused = these.access.refused if these.access is not None else {}
-    own = http_metrics(these.counts, handover, refused)
-    more = (*own, *these.requests.metrics(), *these.backlogs.metrics())
-    return Response(encode(scraped.and_also(more)), media_type=content_type)
+    until_ms = reader.registered_ms + round(1000 * node.settings.reader_ttl_s)
+    return ReaderShown.model_validate(asdict(reader) | {"name": name, "until_ms": until_ms})

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
+from msgspec.structs import asdict
 from pydantic import BaseModel
 
 from loadmanager.broker.node import Incarnation, Node
@@ -308,14 +309,6 @@ def _written(response: Response, written: Written) -> PolicyWritten:
 def _shown(version: Version[Policy]) -> PolicyShown:
     kind, name = named(version.name)
     policy = None if version.value is None else cast("dict[str, object]", msgspec.to_builtins(version.value))
-    return PolicyShown(
-        kind=kind.value,
-        name=name,
-        version=version.version,
-        policy=policy,
-        author=version.author,
-        at_ms=version.at_ms,
-        reason=version.reason,
-        readable=version.readable,
-        defect=version.defect,
+    return PolicyShown.model_validate(
+        asdict(version) | {"kind": kind, "name": name, "policy": policy, "readable": version.readable}
     )

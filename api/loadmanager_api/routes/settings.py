@@ -1,4 +1,4 @@
-"""`/v1/config` and `/admin/v2/brokers/configuration`: the settings, and changing those that are live.
+"""`/v1/config`, `/admin/v2/brokers/configuration` and `/v1/settings`: the settings, and changing those that are live.
 
 A change is the whole cluster's. It is validated together with all others before it is written, and answered once the
 asked broker goes by it; the others follow as they read it.
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Query, Response
+from msgspec.structs import asdict
 from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Node
@@ -23,7 +24,6 @@ from loadmanager.settings.dynamic.naming import Named, named, names_of
 from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
-from loadmanager_api.routes.brokers import settings_shown
 from loadmanager_api.routing import AnyNode, Author, ControlRouter
 from loadmanager_api.shapes import WHOLE, Body
 
@@ -90,6 +90,15 @@ class SettingChange(BaseModel):
     offset: int
 
 
+def settings_shown(node: Node) -> dict[str, Any]:
+    """All settings; those that are passed to the clients of Kafka and ZooKeeper may be secret and are hidden.
+
+    So are secrets within addresses and properties, as far as their form and name shows them.
+    """
+    shown: dict[str, Any] = node.settings.model_dump(mode="json")
+    return hide(shown)
+
+
 def every_setting(node: Node) -> list[SettingShown]:
     """All settings, without possible secrets."""
     now, start = settings_shown(node), _start(node)
@@ -115,19 +124,8 @@ def changes_shown(history: Sequence[Version[ClusterValue]]) -> list[SettingChang
     shown: list[SettingChange] = []
     for version in history:
         value = None if version.value is None else version.value.value
-        shown.append(
-            SettingChange(
-                name=version.name,
-                version=version.version,
-                set=version.value is not None,
-                value=value,
-                old=before.get(version.name),
-                author=version.author,
-                at_ms=version.at_ms,
-                reason=version.reason,
-                offset=version.offset,
-            )
-        )
+        more = {"set": version.value is not None, "value": value, "old": before.get(version.name)}
+        shown.append(SettingChange.model_validate(asdict(version) | more))
         before[version.name] = value
     return shown
 
@@ -145,25 +143,18 @@ def _source(live: LiveSettings, setting: Description) -> Source:
 
 def _setting_shown(live: LiveSettings, setting: Description, value: Any, start: Any) -> SettingShown:
     version = live.version(setting.name)
-    shown = SettingShown(
-        name=setting.name,
-        value=value,
-        source=_source(live, setting),
-        start=start,
-        default=setting.default,
-        type=setting.type,
-        unit=setting.unit,
-        bounds=list(setting.bounds),
-        live=setting.live,
-        pulsar={name.called: name.theirs(value) for name in names_of(setting)[1:]},
-        meaning=setting.meaning,
-        why=setting.why,
-        ignored=live.ignored.get(setting.name),
+    written = {} if version is None else asdict(version)
+    return SettingShown.model_validate(
+        written
+        | asdict(setting)
+        | {
+            "value": value,
+            "source": _source(live, setting),
+            "start": start,
+            "pulsar": {name.called: name.theirs(value) for name in names_of(setting)[1:]},
+            "ignored": live.ignored.get(setting.name),
+        }
     )
-    if version is None:
-        return shown
-    fields = {"version": version.version, "author": version.author, "at_ms": version.at_ms, "reason": version.reason}
-    return shown.model_copy(update=fields)
 
 
 def _text(name: Named, value: Any) -> str:
@@ -295,7 +286,17 @@ async def delete_setting(node: AnyNode, author: Author, when: When, name: str) -
     return Response()
 
 
+start = ControlRouter(tags=["this broker"])
+
+
+@start.get("/v1/settings")
+async def show_settings(node: AnyNode) -> dict[str, Any]:
+    """Show all settings of this broker, except those that may be secret."""
+    return settings_shown(node)
+
+
 router = ControlRouter()
 """Goes before the routes of `/admin/v2/brokers/{cluster}`, which would take these names for a cluster's."""
 router.include_router(ours)
 router.include_router(pulsars)
+router.include_router(start)
