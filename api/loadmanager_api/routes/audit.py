@@ -16,7 +16,7 @@ from loadmanager_api.routing import ControlRouter, TheNode
 router = ControlRouter(prefix="/v1/audit", tags=["audit"])
 
 
-class AuditEntryShown(BaseModel):
+class AuditEntryResponse(BaseModel):
     """One request. `how` the principal was proven: token, certificate, or unverified (it says so itself).
 
     `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one; `asked` are its
@@ -45,7 +45,7 @@ class AuditEntryShown(BaseModel):
 class AuditPage(BaseModel):
     """Entries, newest first. `next` is the `cursor` of the next page, null if there is none."""
 
-    entries: list[AuditEntryShown]
+    entries: list[AuditEntryResponse]
     next: str | None
 
 
@@ -78,5 +78,5 @@ async def list_audit(
     found, following = await node.audit.newest(limit, wanted, paging.read(cursor, offset_of))
     if since_ms is not None and following is not None and await node.audit.ended_before(following, since_ms):
         following = None
-    entries = [AuditEntryShown.model_validate(asdict(each.record) | {"offset": each.offset}) for each in found]
+    entries = [AuditEntryResponse.model_validate(asdict(each.record) | {"offset": each.offset}) for each in found]
     return AuditPage(entries=entries, next=paging.next(following))

@@ -29,7 +29,7 @@ from loadmanager_api.state import kept
 from statechannel.law.record import BrokerId
 
 
-class BrokerShown(BaseModel):
+class BrokerResponse(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.
 
     `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
@@ -57,7 +57,7 @@ class BrokerShown(BaseModel):
     load: dict[str, Any] | None = None
 
 
-class DrainShown(BaseModel):
+class Drain(BaseModel):
     """The progress of a drain. `running` turns false at its deadline even if bundles are left."""
 
     broker: str
@@ -68,7 +68,7 @@ class DrainShown(BaseModel):
     done: bool
 
 
-def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown:
+def broker_response(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerResponse:
     """One broker; `peer` is None if this incarnation is not registered."""
     load = node.views.brokers.get(broker.name)
     registered: dict[str, Any] = {}
@@ -86,12 +86,12 @@ def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown
         "suspected": node.membership.suspected.get(broker),
         "unfit": node.fitness.why(broker) or None,
         "bundles": node.channel.table.count_held_by(broker),
-        "load": load_shown(load) if load is not None and load.broker == broker else None,
+        "load": load_fields(load) if load is not None and load.broker == broker else None,
     }
-    return BrokerShown.model_validate(registered | more)
+    return BrokerResponse.model_validate(registered | more)
 
 
-def load_shown(load: BrokerLoadData) -> dict[str, Any]:
+def load_fields(load: BrokerLoadData) -> dict[str, Any]:
     """A broker's load, with names for all of its numbers."""
     shown: dict[str, Any] = msgspec.to_builtins(load)
     return shown | {"io": msgspec.structs.asdict(load.io)}
@@ -128,7 +128,7 @@ async def list_brokers(
     registered: Annotated[bool | None, Query(description="only brokers that are registered, or are not")] = None,
     limit: Limit = MOST,
     cursor: Cursor = None,
-) -> list[BrokerShown]:
+) -> list[BrokerResponse]:
     """List every registered broker, and brokers that are gone but still hold bundles; by name."""
     known = {peer.broker: peer for peer in node.membership.peers.values()}
     found = [
@@ -137,33 +137,33 @@ async def list_brokers(
         if registered in (None, broker in known)
         and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
     ]
-    shown: list[BrokerShown] = []
+    shown: list[BrokerResponse] = []
     for broker in paging.of(found, str, limit, cursor, r".+#\d+"):
-        shown.append(broker_shown(node, broker, known.get(broker)))
+        shown.append(broker_response(node, broker, known.get(broker)))
         if len(shown) % SHOWN_AT_ONCE == 0:
             await asyncio.sleep(0)
     return shown
 
 
 @router.get("/brokers/{broker}", responses=answers(404))
-async def show_broker(node: TheNode, broker: str) -> BrokerShown:
+async def show_broker(node: TheNode, broker: str) -> BrokerResponse:
     """Show one broker by its name."""
     peer = node.membership.peers.get(broker)
     if peer is not None:
-        return broker_shown(node, peer.broker, peer)
+        return broker_response(node, peer.broker, peer)
     held = [holder for holder in node.channel.table.holders() if holder.name == broker]
     if not held:
         raise NotFound(no_broker(node, broker))
-    return broker_shown(node, max(held), None)
+    return broker_response(node, max(held), None)
 
 
-@router.get("/brokers/{broker}/drain", response_model=DrainShown, responses=answers(307, 404))
-async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
+@router.get("/brokers/{broker}/drain", response_model=Drain, responses=answers(307, 404))
+async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> Drain | Response:
     """Show the progress of the broker's drain."""
     return _elsewhere(request, node, broker) or _progress(request, node)
 
 
-@router.put("/brokers/{broker}/drain", status_code=202, response_model=DrainShown, responses=answers(307, 404, 409))
+@router.put("/brokers/{broker}/drain", status_code=202, response_model=Drain, responses=answers(307, 404, 409))
 async def drain(
     request: Request,
     node: TheNode,
@@ -176,7 +176,7 @@ async def drain(
     ] = None,
     force: Annotated[bool, Query(description="drain even if no other broker takes bundles")] = False,
     by_policy: ByPolicy = False,
-) -> DrainShown | Response:
+) -> Drain | Response:
     """Drain the broker: it takes no more bundles, and all of its bundles move away. Answers at once; `GET` shows
     progress.
 
@@ -191,7 +191,7 @@ async def drain(
     if by_policy:
         await _set_policy(node, broker, author, drain=True)
         left = node.channel.table.count_held_by(node.membership.peers[broker].broker)
-        return DrainShown(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
+        return Drain(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
     kept(request).draining.begin(timeout_s or node.settings.drain_timeout_s)
     return _progress(request, node).model_copy(update={"draining": True})
 
@@ -221,9 +221,9 @@ async def _set_policy(node: Node, broker: str, author: str, *, drain: bool) -> N
     await node.policies.change(Kind.BROKER, broker, changed, author=author, reason=reason)
 
 
-def _progress(request: Request, node: Node) -> DrainShown:
+def _progress(request: Request, node: Node) -> Drain:
     progress, draining = node.current.drain.progress(), kept(request).draining
-    return DrainShown(
+    return Drain(
         broker=node.settings.advertised,
         draining=node.registration.draining,
         running=draining.running,

@@ -45,7 +45,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 
-class BundleShown(BaseModel):
+class BundleResponse(BaseModel):
     """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`.
 
     The rates, in and out together, are null unless the bundle is among its owner's hottest. `waits` says why no broker
@@ -70,7 +70,7 @@ class BundleShown(BaseModel):
     rate_bytes_s: float | None = None
 
 
-class BundleDetail(BundleShown):
+class BundleDetail(BundleResponse):
     """A bundle with its load, as last reported by its owner if the bundle is among the owner's hottest."""
 
     served_here: bool
@@ -81,11 +81,11 @@ class BundleDetail(BundleShown):
 class BundlePage(BaseModel):
     """A page of bundles. `next` is the `cursor` of the next page, null on the last one."""
 
-    bundles: list[BundleShown]
+    bundles: list[BundleResponse]
     next: str | None
 
 
-class SplitWanted(Body):
+class SplitRequest(Body):
     """How to split: into how many `parts` (default 2), or at which `positions`. `unload`: unload the children from
     their owner.
     """
@@ -102,7 +102,7 @@ class Children(BaseModel):
     children: list[str]
 
 
-class MergeWanted(Body):
+class MergeRequest(Body):
     """Neighbours of one owner to merge, by their full names, in any order."""
 
     bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
@@ -263,9 +263,9 @@ async def list_bundles(
     return BundlePage(bundles=_rows(node, page), next=paging.next(page[-1].bundle if more else None))
 
 
-def _rows(node: Node, entries: list[Ownership]) -> list[BundleShown]:
+def _rows(node: Node, entries: list[Ownership]) -> list[BundleResponse]:
     loads = Loads(node)
-    return [BundleShown(**_bundle_fields(node, entry, loads)) for entry in entries]
+    return [BundleResponse(**_bundle_fields(node, entry, loads)) for entry in entries]
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 412))
@@ -282,7 +282,7 @@ async def show_bundle(node: TheNode, acting: Acting, tenant: str, namespace: str
 
 
 @router.post("/merge", responses=answers(404, 409, 412))
-async def merge_bundles(acting: Acting, may: Permission, wanted: MergeWanted) -> Merged:
+async def merge_bundles(acting: Acting, may: Permission, wanted: MergeRequest) -> Merged:
     """Merge neighbours of one owner into one bundle. 409 says which transfers would bring them together."""
     bundles = [Bundle.parse(name) for name in wanted.bundles]
     for bundle in bundles:
@@ -293,14 +293,14 @@ async def merge_bundles(acting: Acting, may: Permission, wanted: MergeWanted) ->
 
 @router.post("/{tenant}/{namespace}/{hash_range}/split", responses=answers(404, 409, 412))
 async def split_bundle(
-    acting: Acting, tenant: str, namespace: str, hash_range: str, wanted: SplitWanted | None = None
+    acting: Acting, tenant: str, namespace: str, hash_range: str, wanted: SplitRequest | None = None
 ) -> Children:
     """Split the bundle in two, into so many parts, or at the given positions.
 
     A range can also be LARGEST (most keys) or HOT (most load). 409 if the bundle has no owner, is on its way, or if its
     owner found no cuts.
     """
-    wanted = wanted or SplitWanted()
+    wanted = wanted or SplitRequest()
     children = await acting.operations.split(
         await acting.splitting.named(f"{tenant}/{namespace}", hash_range),
         parts=wanted.parts,
@@ -321,7 +321,7 @@ MAX_BOUNDARIES = 1_000
 """The most boundaries that are shown: a namespace's creation may have 65,537."""
 
 
-class WinnerShown(Shape):
+class Winner(Shape):
     """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
     offset: int
@@ -329,7 +329,7 @@ class WinnerShown(Shape):
     actor: str
 
 
-class HistoryEntryShown(Shape):
+class HistoryEntry(Shape):
     """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
 
     `before` and `after` are the bundle's states (null: no such bundle); `owner` and `target` are those after the
@@ -359,11 +359,11 @@ class HistoryEntryShown(Shape):
     children: list[InWords]
     refused: Annotated[str | None, BeforeValidator(lambda refused: refused or None)]
     detail: str
-    winner: WinnerShown | None
+    winner: Winner | None
     copy_of: int | None
 
 
-class HistoryShown(Shape):
+class BundleHistory(Shape):
     """Records about a bundle, newest first. `next` is the `before` of the next page, or null; `note` says what was
     trimmed.
     """
@@ -372,7 +372,7 @@ class HistoryShown(Shape):
     partition: int
     exists: bool
     state: str | None
-    entries: list[HistoryEntryShown]
+    entries: list[HistoryEntry]
     next: str | None
     log_begin: int
     log_begin_ms: int | None
@@ -409,7 +409,7 @@ async def bundle_history(
     since_ms: Annotated[
         int | None, Query(ge=0, le=2**53, description="only records since this time of the log's clock, in ms")
     ] = None,
-) -> HistoryShown:
+) -> BundleHistory:
     """List every record that names the bundle, accepted or refused, newest first, also after a split or merge.
 
     `next` is the `cursor` of the next page. 404 for a bundle that never existed.
@@ -432,7 +432,7 @@ async def bundle_history(
         raise NotFound(_unheard_of(found, since_ms, before))
     present = {"exists": entry is not None, "state": None if entry is None else entry.state}
     following = paging.next(found.entries[-1].offset if found.older else None)
-    return HistoryShown.model_validate(asdict(found) | present | {"next": following, "note": _note(found, since_ms)})
+    return BundleHistory.model_validate(asdict(found) | present | {"next": following, "note": _note(found, since_ms)})
 
 
 def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str:
@@ -445,7 +445,7 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"
 
 
-class KeptShown(Shape):
+class WholeBundle(Shape):
     """A bundle above a limit that is not split, and the rule that keeps it whole."""
 
     bundle: InWords
@@ -453,7 +453,7 @@ class KeptShown(Shape):
     detail: str
 
 
-class EventShown(Shape):
+class SplittingEvent(Shape):
     """An event: a split, a merge, a child that was moved, a quarantine, or a failure of one of these."""
 
     at_ms: int
@@ -462,7 +462,7 @@ class EventShown(Shape):
     why: str
 
 
-class SuspectShown(BaseModel):
+class Suspect(BaseModel):
     """A bundle with which two or more brokers in a row were lost, oldest first in `evidence`. It is served.
 
     `odds` are those that the bundle is the cause; above `needed` it is quarantined.
@@ -475,7 +475,7 @@ class SuspectShown(BaseModel):
     evidence: list[str]
 
 
-class SplittingShown(BaseModel):
+class Splitting(BaseModel):
     """This broker's last decisions on its own bundles, and recent events. `idle` says why it did not look."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -487,12 +487,12 @@ class SplittingShown(BaseModel):
     not_split: dict[str, int]
     """How many bundles are not split, by rule."""
     not_merged: dict[str, int]
-    above_limits: list[KeptShown]
-    suspects: list[SuspectShown]
-    events: list[EventShown]
+    above_limits: list[WholeBundle]
+    suspects: list[Suspect]
+    events: list[SplittingEvent]
 
 
-class BundleSplittingShown(BaseModel):
+class BundleSplitting(BaseModel):
     """Why one bundle of this broker is not split, and not merged, now."""
 
     bundle: str
@@ -510,21 +510,21 @@ async def show_splitting(
     limit: Annotated[
         int, Query(ge=1, le=1_000, description="most bundles above a limit, most suspects, and most events")
     ] = 100,
-) -> SplittingShown:
+) -> Splitting:
     """Show this broker's last look at its own bundles, and what happened lately, newest first."""
     journal = acting.splitting.journal
     splits, merges = journal.split_decision, journal.merge_decision
     kept = splits.kept if splits is not None else ()
-    return SplittingShown(
+    return Splitting(
         broker=str(acting.me),
         looks=journal.looks,
         looked_ms=journal.looked_ms,
         idle=journal.idle,
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
-        above_limits=[KeptShown.model_validate(each) for each in kept[:limit]],
+        above_limits=[WholeBundle.model_validate(each) for each in kept[:limit]],
         suspects=[
-            SuspectShown(
+            Suspect(
                 bundle=str(found.bundle),
                 why=str(found),
                 odds=round(found.odds, 3),
@@ -533,19 +533,19 @@ async def show_splitting(
             )
             for found in islice(node.quarantine.rows(), limit)
         ],
-        events=[EventShown.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
+        events=[SplittingEvent.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
     )
 
 
 @splitting_router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 409, 412))
-async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplittingShown:
+async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplitting:
     """Explain why a bundle is not split and not merged now. 409 at any other broker than its owner."""
     entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
     found = acting.splitting.reshaper.explain(entry.bundle)
     if found is None:
         whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "nobody holds it"
         raise Conflict(f"each broker judges its own bundles, and {entry.bundle} is not held here: {whose}")
-    return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
+    return BundleSplitting(bundle=str(entry.bundle), split=found[0], merge=found[1])
 
 
 watch_router = ControlRouter(tags=["bundles"])

@@ -39,7 +39,7 @@ from statechannel.law.verdict import Change
 MAX_PARTITIONS = 1_024
 
 
-class SnapshotShown(Shape):
+class SnapshotResponse(Shape):
     """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
 
     snapshot_id: str
@@ -50,7 +50,7 @@ class SnapshotShown(Shape):
     chunks: int
 
 
-class PartitionShown(BaseModel):
+class PartitionResponse(BaseModel):
     """One partition of the channel, applied up to below `next_offset`. Equal offsets have equal `digest`s on all
     replicas.
 
@@ -68,12 +68,12 @@ class PartitionShown(BaseModel):
     end: int | None = None
     lag: int | None = None
     owner: str | None = None
-    snapshots: list[SnapshotShown] | None = None
+    snapshots: list[SnapshotResponse] | None = None
     since_snapshot: int | None = None
     proof_left_s: float | None = None
 
 
-class SkippedShown(Shape):
+class SkippedEntry(Shape):
     """An entry of the log that is not a record of ours."""
 
     partition: int
@@ -81,7 +81,7 @@ class SkippedShown(Shape):
     detail: str
 
 
-class AgreementShown(Shape):
+class AgreementResponse(Shape):
     """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
 
     root: str
@@ -91,7 +91,7 @@ class AgreementShown(Shape):
     partitions: int
 
 
-class ChannelShown(BaseModel):
+class ChannelResponse(BaseModel):
     """The state of this broker's replica of the channel."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -109,7 +109,7 @@ class ChannelShown(BaseModel):
     append_failures: int
     refused: dict[str, int]
     skipped: int
-    skipped_entries: list[SkippedShown]
+    skipped_entries: list[SkippedEntry]
     bundles: dict[str, int]
     namespaces: int
     last_error: str
@@ -117,11 +117,11 @@ class ChannelShown(BaseModel):
     reloads: int = 0
     readers: list[str] = []
     log_problem: str | None = None
-    agreement: AgreementShown | None = None
+    agreement: AgreementResponse | None = None
     """Partition 0's word, which the others repeat; null in a log that has none yet."""
-    agreement_following: AgreementShown | None = None
+    agreement_following: AgreementResponse | None = None
     """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
-    partitions: list[PartitionShown]
+    partitions: list[PartitionResponse]
 
 
 class ReaderPositions(BaseModel):
@@ -132,7 +132,7 @@ class ReaderPositions(BaseModel):
     ) = None
 
 
-class ReaderShown(Shape):
+class Reader(Shape):
     """A registered reader of the channel's log: nothing from its positions on is trimmed until `until_ms`."""
 
     name: str
@@ -144,7 +144,7 @@ class ReaderShown(Shape):
 class Readers(BaseModel):
     """Registered readers by name. `next` is the `cursor` of the next page, null on the last one."""
 
-    readers: list[ReaderShown]
+    readers: list[Reader]
     next: str | None
 
 
@@ -156,8 +156,8 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-def _agreement(agreement: Agreement | None) -> AgreementShown | None:
-    return None if agreement is None else AgreementShown.model_validate(agreement)
+def _agreement(agreement: Agreement | None) -> AgreementResponse | None:
+    return None if agreement is None else AgreementResponse.model_validate(agreement)
 
 
 def refusals(counts: Mapping[str, int]) -> dict[str, int]:
@@ -165,14 +165,14 @@ def refusals(counts: Mapping[str, int]) -> dict[str, int]:
     return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
 
 
-def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tuple[int, str] | None) -> PartitionShown:
+def _partition(node: Node, partition: int, outlook: Outlook, digested: tuple[int, str] | None) -> PartitionResponse:
     table = node.channel.table
     lead = table.lead(partition)
     next_offset, digest = digested or (table.next_offset(partition), None)
     owner = owner_of(node.world.coordination, node.membership, partition)
     snapshots = outlook.snapshots(partition)
     end = outlook.ends[partition] if outlook.ends is not None else None
-    return PartitionShown(
+    return PartitionResponse(
         partition=partition,
         next_offset=next_offset,
         epoch=lead.epoch,
@@ -182,7 +182,9 @@ def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tup
         end=end,
         lag=max(0, end - next_offset) if end is not None else None,
         owner=str(owner) if owner is not None else None,
-        snapshots=None if snapshots is None else [SnapshotShown.model_validate(each) for each in reversed(snapshots)],
+        snapshots=None
+        if snapshots is None
+        else [SnapshotResponse.model_validate(each) for each in reversed(snapshots)],
         since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
         proof_left_s=_proof_left_s(node, partition),
     )
@@ -201,7 +203,7 @@ async def show_channel(
     request: Request,
     node: TheNode,
     digest: Annotated[bool, Query(description="whether to add a digest of each partition")] = False,
-) -> ChannelShown:
+) -> ChannelResponse:
     """Show how far this replica has read, what it refused and skipped, who leads, and what the log holds.
 
     Each digest is of the partition as of its `next_offset`.
@@ -210,7 +212,7 @@ async def show_channel(
     digested = await _digested(node.channel.table) if digest else None
     channel, table = node.channel, node.channel.table
     counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
-    return ChannelShown(
+    return ChannelResponse(
         cluster=node.settings.cluster,
         identity=cluster_identity.identity if cluster_identity else None,
         generation=cluster_identity.generation if cluster_identity else None,
@@ -224,7 +226,7 @@ async def show_channel(
         append_failures=counts["append_failed"],
         refused=refusals(counts),
         skipped=counts["skipped"],
-        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
+        skipped_entries=[SkippedEntry.model_validate(each) for each in channel.skipped],
         bundles={state.value: count for state, count in table.count_by_state().items()},
         namespaces=len(table.namespaces()),
         last_error=channel.last_error,
@@ -237,8 +239,7 @@ async def show_channel(
             next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
         ),
         partitions=[
-            _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
-            for p in range(table.partitions)
+            _partition(node, p, outlook, digested[p] if digested is not None else None) for p in range(table.partitions)
         ],
     )
 
@@ -314,22 +315,22 @@ async def list_readers(
         if name.startswith(prefix or "") and (since_ms is None or reader.registered_ms >= since_ms)
     }
     page = paging.of(found, str, limit, cursor, NAME.pattern)
-    return Readers(readers=[_reader_shown(node, name, found[name]) for name in page], next=paging.following)
+    return Readers(readers=[_reader(node, name, found[name]) for name in page], next=paging.following)
 
 
 @router.get("/v1/channel/readers/{name}", responses=answers(404))
-async def show_reader(node: TheNode, name: str) -> ReaderShown:
+async def show_reader(node: TheNode, name: str) -> Reader:
     """Show one registered reader."""
-    return _reader_shown(node, name, _registry(node).get(name))
+    return _reader(node, name, _registry(node).get(name))
 
 
 @router.put("/v1/channel/readers/{name}", responses=answers(409, 412))
-async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
+async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> Reader:
     """Register, move or renew a reader. The log keeps what the reader has not read for `reader_ttl_s`.
 
     409 if part of it was trimmed already, 412 if the positions do not fit the channel.
     """
-    return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
+    return _reader(node, name, await _registry(node).register(name, wanted.positions))
 
 
 @router.delete("/v1/channel/readers/{name}", status_code=204, responses=answers(404))
@@ -342,6 +343,6 @@ def _registry(node: Node) -> ReaderRegistry:
     return ReaderRegistry(node.views.readers, node.world.log, node.channel.topic, node.world.wall_ms)
 
 
-def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
+def _reader(node: Node, name: str, reader: ChannelReader) -> Reader:
     until_ms = reader.registered_ms + round(1000 * node.settings.reader_ttl_s)
-    return ReaderShown.model_validate(asdict(reader) | {"name": name, "until_ms": until_ms})
+    return Reader.model_validate(asdict(reader) | {"name": name, "until_ms": until_ms})

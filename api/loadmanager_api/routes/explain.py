@@ -18,7 +18,7 @@ from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.deciding_again import Again
-from loadmanager.decisions.explaining.projection import RecordShown, record_shown
+from loadmanager.decisions.explaining.projection import ExplainedRecord, record_shown
 from loadmanager.decisions.explaining.reading import ChannelReader
 from loadmanager.decisions.explaining.service import Explainer
 from loadmanager.decisions.explaining.situation import Situation
@@ -205,7 +205,7 @@ async def list_decisions(
     return shown(DecisionPage(found, paging.next(found[-1].offset if len(found) == limit else None)))
 
 
-@router.get("/decisions/{decision_id}", responses=answers(404, 412, json=shape(RecordShown)))
+@router.get("/decisions/{decision_id}", responses=answers(404, 412, json=shape(ExplainedRecord)))
 async def show_decision(explaining: Explaining, decision_id: str) -> Response:
     """Show one decision (`epoch.round`): its moves with their status, what was weighed and refused, its settings."""
     return shown(record_shown(await explaining.decision(decision_id)))

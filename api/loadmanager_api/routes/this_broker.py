@@ -44,37 +44,37 @@ async def openapi(request: Request) -> dict[str, Any]:
 PLACES_SHOWN = 1_000
 
 
-class RoleShown(BaseModel):
+class Role(BaseModel):
     """A role, and where: `*`, `tenant/*` or `tenant/namespace`; the first thousand."""
 
     role: AccessRole
     namespaces: list[str]
 
 
-class MeShown(BaseModel):
+class Me(BaseModel):
     """The sender. Without `authentication` everybody is admin, and `principal` is not proven."""
 
     principal: str
     how: str
     authentication: bool
-    roles: list[RoleShown]
+    roles: list[Role]
     broker: str
     cluster: str
 
 
 @router.get("/v1/me")
 @on_http_loop
-async def show_me(request: Request, node: AnyNode) -> MeShown:
+async def show_me(request: Request, node: AnyNode) -> Me:
     """Show who sends this request, how that was proven (token, certificate, unverified), and their roles."""
     sender = sender_of(request.scope)
     access: Access | None = request.scope.get(ACCESS)
     everything = {AccessRole.ADMIN: [EVERYWHERE]}
     roles = everything if access is None else access.grants.roles_of(sender.name)
-    return MeShown(
+    return Me(
         principal=sender.name,
         how=sender.how,
         authentication=access is not None,
-        roles=[RoleShown(role=role, namespaces=places[:PLACES_SHOWN]) for role, places in roles.items()],
+        roles=[Role(role=role, namespaces=places[:PLACES_SHOWN]) for role, places in roles.items()],
         broker=node.settings.advertised,
         cluster=node.settings.cluster,
     )
@@ -128,7 +128,7 @@ def _line(file: str, number: int | None, name: str) -> str:
     return f"  {file}:{number} {name}"
 
 
-class NoteShown(Shape):
+class Note(Shape):
     """An event at this broker that is of interest to people."""
 
     at_ms: int
@@ -138,7 +138,7 @@ class NoteShown(Shape):
 class Notes(BaseModel):
     """Notes of a broker, newest first. `next` is the `cursor` of the next page, null on the last one."""
 
-    notes: list[NoteShown]
+    notes: list[Note]
     next: str | None
 
 
@@ -164,7 +164,7 @@ async def list_notes(
     )
     page = list(islice(found, limit))
     more = next(found, None) is not None
-    shown = [NoteShown.model_validate(note) for note in page]
+    shown = [Note.model_validate(note) for note in page]
     return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
 
 
