@@ -21,7 +21,6 @@ from loadmanager_api.http.methods import not_allowed
 from loadmanager_api.openapi import OPTIONAL, complete, operation_id
 from loadmanager_api.routes import (
     audit,
-    backlog,
     brokers,
     bundles,
     channel,
@@ -81,7 +80,7 @@ def routes_of_all() -> FastAPI:
         *(pulsar_namespaces.topics_router, pulsar_namespaces.router, pulsar_brokers.router),
         *(bundles.router, brokers.router, channel.router, bundles.watch_router),
         *(plans.balancing_router, plans.router, policies.router, pulsar_policies.router, explain.router),
-        *(operations.router, bundles.splitting_router, load_history.router, groups.router, backlog.router),
+        *(operations.router, bundles.splitting_router, load_history.router, groups.router, groups.backlog_router),
         pulsar_policies.first,
     ):
         app.include_router(router)

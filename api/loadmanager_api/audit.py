@@ -80,16 +80,16 @@ def _about(node: Node, action: str, given: Given) -> About:
 
 
 def _named(node: Node, action: str, given: Given) -> About:
-    wanted, wish, name = given.get("wanted"), given.get("wish"), given.get("name")
+    wanted, name = given.get("wanted"), given.get("name")
     if hasattr(wanted, "bundles") and action == "merge_bundles":
         bundles = [Bundle.parse(each) for each in cast("Any", wanted).bundles]
         return About(", ".join(map(str, bundles)), bundles[0].namespace, [_bundle(node, each) for each in bundles])
     if action in ("pause", "resume"):
         paused = actions.paused(node.policies.current())
-        namespace, broker = (getattr(wish, field, None) or "" for field in ("namespace", "broker"))
+        namespace, broker = (getattr(wanted, field, None) or "" for field in ("namespace", "broker"))
         return About(namespace or broker or "the cluster", namespace, msgspec.to_builtins(paused))
     if action == "unload":
-        namespace, broker = (getattr(wish, field, None) or "" for field in ("namespace", "broker"))
+        namespace, broker = (getattr(wanted, field, None) or "" for field in ("namespace", "broker"))
         return About(namespace or broker, namespace)
     if isinstance(name, str) and action in ("set_setting", "unset_setting", "update_setting", "delete_setting"):
         ours = named(name).setting.name

@@ -121,7 +121,7 @@ def complete(document: Document) -> None:
     components["responses"]["Begun"] = {
         "description": "With `Prefer: respond-async`: it was begun, and is the operation at `Location`.",
         "headers": {"Location": _header("The operation."), "Preference-Applied": _header("`respond-async`")},
-        "content": {"application/json": {"schema": {"$ref": f"{_SCHEMAS}OperationShown"}}},
+        "content": {"application/json": {"schema": {"$ref": f"{_SCHEMAS}OperationResponse"}}},
     }
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},

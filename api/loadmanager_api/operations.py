@@ -2,9 +2,9 @@
 answered at once.
 
 Such a change is an operation (`loadmanager/cluster/operation_log.py`): the broker begins it in the log before it
-changes anything, and keeps the answer there, so that any broker gives it to the same request again. `ShownState` and
-what follows say how an operation is shown: its state, its progress, and the answer that it has or will have. All here
-belongs to the endpoints' loop; what asks the operation log is handed to the control loop.
+changes anything, and keeps the answer there, so that any broker gives it to the same request again. `OperationStatus`
+and what follows say how an operation is shown: its state, its progress, and the answer that it has or will have. All
+here belongs to the endpoints' loop; what asks the operation log is handed to the control loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 
-class ShownState(StrEnum):
+class OperationStatus(StrEnum):
     """`lost`: its broker is gone before it ended; it may have been carried out in part."""
 
     RUNNING = "running"
@@ -47,7 +47,7 @@ class ShownState(StrEnum):
     LOST = "lost"
 
 
-class OperationShown(BaseModel):
+class OperationResponse(BaseModel):
     """A request that is or was carried out, once. `action` names what was asked for, `about` the thing.
 
     `status` and `result` are its answer: null while it runs; `result` too if the answer has no body, or a very long
@@ -61,7 +61,7 @@ class OperationShown(BaseModel):
     namespace: str
     principal: str
     broker: str
-    state: ShownState
+    state: OperationStatus
     begun_ms: int
     cancelled_by: str | None
     ended_ms: int | None
@@ -70,34 +70,29 @@ class OperationShown(BaseModel):
     progress: dict[str, Any] | None
 
 
-def operation_shown(node: Node, operation: Operation) -> OperationShown:
+def operation_response(node: Node, operation: Operation) -> OperationResponse:
     """The operation as this broker knows it. Runs on any loop."""
     begun, cancelled, ended = operation.begun, operation.cancelled, operation.ended
-    return OperationShown(
-        id=operation.id,
-        action=begun.action,
-        about=begun.about,
-        namespace=begun.namespace,
-        principal=begun.principal,
-        broker=begun.broker,
-        state=state_of(node, operation),
-        begun_ms=begun.at_ms,
-        cancelled_by=None if cancelled is None else cancelled.principal,
-        ended_ms=None if ended is None else ended.at_ms,
-        status=None if ended is None else ended.status,
-        result=None if ended is None else _parsed(ended.body),
-        progress=_progress(node, begun.about, begun.namespace),
-    )
+    more = {
+        "state": state_of(node, operation),
+        "begun_ms": begun.at_ms,
+        "cancelled_by": None if cancelled is None else cancelled.principal,
+        "ended_ms": None if ended is None else ended.at_ms,
+        "status": None if ended is None else ended.status,
+        "result": None if ended is None else _parsed(ended.body),
+        "progress": _progress(node, begun.about, begun.namespace),
+    }
+    return OperationResponse.model_validate(msgspec.structs.asdict(begun) | more)
 
 
-def state_of(node: Node, operation: Operation) -> ShownState:
+def state_of(node: Node, operation: Operation) -> OperationStatus:
     """Its state, as far as this broker knows who is there."""
     if operation.ended is not None:
-        return ShownState.DONE if operation.ended.status < 400 else ShownState.FAILED
+        return OperationStatus.DONE if operation.ended.status < 400 else OperationStatus.FAILED
     peer = node.membership.peers.get(BrokerId.parse(operation.begun.broker).name)
     if peer is None or str(peer.broker) != operation.begun.broker:
-        return ShownState.LOST
-    return ShownState.RUNNING if operation.state is OperationState.RUNNING else ShownState.CANCELLING
+        return OperationStatus.LOST
+    return OperationStatus.RUNNING if operation.state is OperationState.RUNNING else OperationStatus.CANCELLING
 
 
 def _parsed(body: str | None) -> Any:
@@ -306,7 +301,7 @@ class Attempt:
 
     def _accepted(self, operation: Operation) -> Response:
         headers = {"Location": f"/v1/operations/{operation.id}", "Preference-Applied": ASYNC}
-        body = msgspec.json.encode(operation_shown(self._handover.node, operation).model_dump())
+        body = msgspec.json.encode(operation_response(self._handover.node, operation).model_dump())
         return Response(body, 202, headers, "application/json")
 
     async def _answer_of_the_first(self) -> Response | None:
@@ -324,7 +319,7 @@ class Attempt:
             return self._accepted(found)
         if found.ended is not None:
             return _again(found)
-        if state_of(node, found) is ShownState.LOST:
+        if state_of(node, found) is OperationStatus.LOST:
             return respond(problem(422, f"operation {found.id} was of a broker that is gone, {_look(found)}"))
         return respond(
             problem(503, f"operation {found.id} is still {found.state} at {found.begun.broker}", retry_after_s=5.0)

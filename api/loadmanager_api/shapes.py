@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from statechannel.law.bundle import FULL_UPPER
 
-STRICT = ConfigDict(extra="forbid", strict=True)
-"""For bodies of our own routes: no other fields, and no value of another type."""
+
+class Body(BaseModel):
+    """The body of a request to a route of ours: no other fields, and no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def _whole(given: Any) -> Any:
@@ -41,7 +45,7 @@ RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), WHOLE, Be
 """A place on the ring: a number, as Pulsar has it, or `0x40000000`."""
 
 
-class Shown(BaseModel):
+class Shape(BaseModel):
     """A shape that is read from a value of the domain, whose fields have the same names: `model_validate(value)`.
 
     Give its fields no defaults: one would be shown, silently, for a field that the value does not have.
@@ -60,3 +64,6 @@ def _name(broker: Any) -> Any:
 
 BrokerName = Annotated[str, BeforeValidator(_name)]
 """The name of a broker's incarnation."""
+
+Builtins = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
+"""The fields of a value whose shape depends on its kind."""

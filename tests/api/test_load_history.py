@@ -14,7 +14,7 @@ from yarl import URL
 
 from loadmanager.history import published
 from loadmanager.history.published import Provenance
-from loadmanager_api.routes.load_history import LoadHistoryShown, ResultShown, show_picture
+from loadmanager_api.routes.load_history import LoadHistory, ResultResponse, show_picture
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 MADE = Provenance(job="analyse", at=datetime(2030, 1, 31, 12, tzinfo=UTC), lake="lake")
@@ -44,7 +44,7 @@ async def test_what_was_published_is_listed_and_sent(cluster: Cluster, root: Pat
     await cluster.start(history_dir=str(root))
     status, shown, _ = await cluster.ask("GET", "/v1/history")
     assert status == 200
-    found = LoadHistoryShown.model_validate(shown)
+    found = LoadHistory.model_validate(shown)
     assert [(each.name, each.rows) for each in found.results] == [
         ("advice", 1),
         ("analyses/imbalance", 1),
@@ -57,7 +57,7 @@ async def test_what_was_published_is_listed_and_sent(cluster: Cluster, root: Pat
     assert [each["name"] for each in analyses] == ["analyses/imbalance"]
     status, result, headers = await cluster.ask("GET", "/v1/history/analyses/imbalance")
     assert headers["Content-Length"] == str(len(msgspec.json.encode(result)))
-    assert ResultShown.model_validate(result).rows == [{"broker": "a:1", "over": 1.25}]
+    assert ResultResponse.model_validate(result).rows == [{"broker": "a:1", "over": 1.25}]
     assert (await cluster.ask("GET", "/v1/history/audit"))[1]["facts"] == {"records": 7}
     assert (await cluster.ask("GET", "/v1/history/replay"))[1]["rows"] == [{"candidate": "plan"}]
 
@@ -66,7 +66,7 @@ async def test_everything_that_is_listed_is_served(cluster: Cluster, root: Path)
     published.publish(root, "of-a-later-release", [{"n": 1}], MADE)
     await cluster.start(history_dir=str(root))
     _, shown, _ = await cluster.ask("GET", "/v1/history")
-    found = LoadHistoryShown.model_validate(shown)
+    found = LoadHistory.model_validate(shown)
     for each in found.results:
         status, result, _ = await cluster.ask("GET", f"/v1/history/{each.name}")
         assert (status, result["name"], len(result["rows"])) == (200, each.name, each.rows)

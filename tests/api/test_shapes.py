@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from loadmanager.channel.bundle_history import Entry, Winner
 from loadmanager.strategies.rebalancing.decision import Move, Stage
 from loadmanager_api.application import routes_of_all
-from loadmanager_api.routes.bundles import HistoryEntryShown
+from loadmanager_api.routes.bundles import HistoryEntry
 from loadmanager_api.routes.policies import PolicyMove
-from loadmanager_api.shapes import Shown
+from loadmanager_api.shapes import Shape
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Role
 from statechannel.law.transitions import State
 
 
-def shapes(of: type[Shown] = Shown) -> Iterator[type[Shown]]:
+def shapes(of: type[Shape] = Shape) -> Iterator[type[Shape]]:
     for shape in of.__subclasses__():
         yield shape
         yield from shapes(shape)
@@ -35,6 +35,12 @@ def test_no_field_has_a_default_that_would_be_shown_for_one_that_the_value_lacks
         for name, field in shape.model_fields.items()
         if not field.is_required()
     ]
+
+
+def test_shapes_have_nouns_as_names():
+    names = routes_of_all().openapi()["components"]["schemas"]
+    assert len(names) > 100
+    assert not [name for name in names if name.endswith(("Shown", "Told", "Wanted", "Wish", "Wished"))]
 
 
 def test_a_value_without_one_of_the_fields_is_refused():
@@ -78,10 +84,10 @@ def test_a_record_is_shown_with_plain_values():
         parents=(bundle,),
         winner=Winner(4, Action.SPLIT, "b:1#1"),
     )
-    shown = HistoryEntryShown.model_validate(entry).model_dump(mode="json")
+    shown = HistoryEntry.model_validate(entry).model_dump(mode="json")
     assert (shown["action"], shown["role"], shown["before"], shown["after"]) == ("split", "admin", "assigned", None)
     assert shown["boundaries"][:2] == ["0x00000010", "0xffffffff"]
     assert len(shown["boundaries"]) == 1_000
     assert (shown["parents"], shown["children"], shown["refused"]) == ([str(bundle)], [], None)
     assert shown["winner"] == {"offset": 4, "action": "split", "actor": "b:1#1"}
-    assert shown.keys() == set(HistoryEntryShown.model_fields)
+    assert shown.keys() == set(HistoryEntry.model_fields)

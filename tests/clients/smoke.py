@@ -22,9 +22,9 @@ from loadmanager_client.models import (
     NamespacePolicy,
     NewNamespace,
     Problem,
-    SplitWanted,
+    SplitRequest,
 )
-from loadmanager_client.models import OperationShown as Operation
+from loadmanager_client.models import OperationResponse as Operation
 
 client = AuthenticatedClient(base_url=sys.argv[1], token=sys.argv[2])
 seen: dict[str, object] = {}
@@ -50,7 +50,7 @@ seen["bundles"] = names
 
 owned = next(each.bundle for each in list_bundles.sync(client=client, namespace="t/py", state="assigned").bundles)
 _, _, hash_range = owned.split("/")
-half = SplitWanted(parts=2)
+half = SplitRequest(parts=2)
 answers = [split_bundle.sync("t", "py", hash_range, client=client, body=half, idempotency_key="k-py") for _ in range(2)]
 assert all(isinstance(each, Children) for each in answers), answers
 seen["split"] = [len(each.children) for each in answers]

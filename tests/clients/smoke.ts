@@ -44,7 +44,7 @@ seen["split"] = split;
 const begun = await client.PUT("/admin/v2/namespaces/{tenant}/{namespace}/unload", {
   params: { path: { tenant: "t", namespace: "ts" }, header: { Prefer: "respond-async" } },
 });
-let operation = given(begun.data) as components["schemas"]["OperationShown"];
+let operation = given(begun.data) as components["schemas"]["OperationResponse"];
 while (operation.state === "running") {
   await new Promise((resolve) => setTimeout(resolve, 50));
   const path = { operation_id: operation.id };

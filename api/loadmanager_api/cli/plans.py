@@ -626,10 +626,10 @@ def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
     from pydantic import ValidationError
 
     from loadmanager_api.cli.explain_offline import asked
-    from loadmanager_api.explain_schemas import WhatIfWish
+    from loadmanager_api.routes.explain import WhatIfRequest
 
     try:
-        edits = WhatIfWish(**wish).edits()
+        edits = WhatIfRequest(**wish).edits()
     except ValidationError as error:
         raise click.UsageError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
     return asked(log, (), lambda explainer: explainer.what_if(edits, at_ms))

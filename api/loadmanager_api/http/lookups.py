@@ -388,7 +388,7 @@ FEW, FEW_SHARE = 32, 8
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The fields of an answer besides the topic, in the order of `LocatedShown`."""
+    """The fields of an answer besides the topic, in the order of `LookupAnswer`."""
 
     bundle: str
     broker: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import Query
-from pydantic import BaseModel, TypeAdapter
+from msgspec.structs import asdict
+from pydantic import BaseModel
 
 from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.cluster.journal import offset_of
@@ -16,7 +16,7 @@ from loadmanager_api.routing import ControlRouter, TheNode
 router = ControlRouter(prefix="/v1/audit", tags=["audit"])
 
 
-class AuditEntryShown(BaseModel):
+class AuditEntryResponse(BaseModel):
     """One request. `how` the principal was proven: token, certificate, or unverified (it says so itself).
 
     `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one; `asked` are its
@@ -45,11 +45,8 @@ class AuditEntryShown(BaseModel):
 class AuditPage(BaseModel):
     """Entries, newest first. `next` is the `cursor` of the next page, null if there is none."""
 
-    entries: list[AuditEntryShown]
+    entries: list[AuditEntryResponse]
     next: str | None
-
-
-_entries = TypeAdapter(list[AuditEntryShown])
 
 
 @router.get("")
@@ -81,8 +78,5 @@ async def list_audit(
     found, following = await node.audit.newest(limit, wanted, paging.read(cursor, offset_of))
     if since_ms is not None and following is not None and await node.audit.ended_before(following, since_ms):
         following = None
-    shown = [
-        {**{field: getattr(each.record, field) for field in AuditEntry.__struct_fields__}, "offset": each.offset}
-        for each in found
-    ]
-    return AuditPage(entries=_entries.validate_python(msgspec.to_builtins(shown)), next=paging.next(following))
+    entries = [AuditEntryResponse.model_validate(asdict(each.record) | {"offset": each.offset}) for each in found]
+    return AuditPage(entries=entries, next=paging.next(following))

@@ -12,23 +12,24 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
+from msgspec.structs import asdict
 from pydantic import BaseModel
 
 from loadmanager.broker.node import Node
-from loadmanager.cluster.usage_history import Copy, rows
-from loadmanager.diagnostics.redaction import HIDDEN, redact
+from loadmanager.cluster.usage_history import Copy, UsageRows, rows
+from loadmanager.diagnostics.redaction import HIDDEN
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import BrokerPolicy, Kind, Policy
 from loadmanager.model.registration import Peer
-from loadmanager_api.openapi import answers
+from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, leader_of, no_broker, on_http_loop
-from loadmanager_api.state import Draining, kept
+from loadmanager_api.state import kept
 from statechannel.law.record import BrokerId
 
 
-class BrokerShown(BaseModel):
+class BrokerResponse(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.
 
     `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
@@ -56,17 +57,7 @@ class BrokerShown(BaseModel):
     load: dict[str, Any] | None = None
 
 
-class UsageShown(BaseModel):
-    """By broker: its highest usage (1.0: full) in each span of `span_s` seconds, oldest first. `end_ms` ends the last
-    span. null where there was no report.
-    """
-
-    span_s: int
-    end_ms: int
-    brokers: dict[str, list[float | None]]
-
-
-class DrainShown(BaseModel):
+class Drain(BaseModel):
     """The progress of a drain. `running` turns false at its deadline even if bundles are left."""
 
     broker: str
@@ -77,56 +68,33 @@ class DrainShown(BaseModel):
     done: bool
 
 
-def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown:
+def broker_response(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerResponse:
     """One broker; `peer` is None if this incarnation is not registered."""
     load = node.views.brokers.get(broker.name)
-    shown = BrokerShown(
-        broker=broker.name,
-        incarnation=broker.incarnation,
-        registered=peer is not None,
-        live=node.membership.is_live(broker, node.world.clock_s()),
-        leader=leader_of(node) == broker,
-        draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
-        behind=peer is not None and peer.registration.behind,
-        suspected=node.membership.suspected.get(broker),
-        unfit=node.fitness.why(broker) or None,
-        bundles=node.channel.table.count_held_by(broker),
-        load=load_shown(load) if load is not None and load.broker == broker else None,
-    )
-    return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+    registered: dict[str, Any] = {}
+    if peer is not None:  # properties are hidden as in the settings: people write what they like
+        registered = asdict(peer.registration) | {"properties": dict.fromkeys(peer.registration.properties, HIDDEN)}
+    policy = node.policies.current().brokers.get(broker.name)
+    more = {
+        "broker": broker.name,
+        "incarnation": broker.incarnation,
+        "registered": peer is not None,
+        "live": node.membership.is_live(broker, node.world.clock_s()),
+        "leader": leader_of(node) == broker,
+        "draining": peer is not None and (peer.registration.draining or (policy is not None and policy.drain)),
+        "behind": peer is not None and peer.registration.behind,
+        "suspected": node.membership.suspected.get(broker),
+        "unfit": node.fitness.why(broker) or None,
+        "bundles": node.channel.table.count_held_by(broker),
+        "load": load_fields(load) if load is not None and load.broker == broker else None,
+    }
+    return BrokerResponse.model_validate(registered | more)
 
 
-def load_shown(load: BrokerLoadData) -> dict[str, Any]:
+def load_fields(load: BrokerLoadData) -> dict[str, Any]:
     """A broker's load, with names for all of its numbers."""
     shown: dict[str, Any] = msgspec.to_builtins(load)
     return shown | {"io": msgspec.structs.asdict(load.io)}
-
-
-def _kept_drained(node: Node, broker: BrokerId) -> bool:
-    policy = node.policies.current().brokers.get(broker.name)
-    return policy is not None and policy.drain
-
-
-def _registered_fields(peer: Peer) -> dict[str, Any]:
-    registration = peer.registration
-    return {
-        "admin_url": registration.admin_url,
-        "urls": dict(registration.urls),
-        "version": registration.version,
-        "failure_domain": registration.failure_domain,
-        "capacity": dict(registration.capacity),
-        "properties": dict.fromkeys(registration.properties, HIDDEN),  # as in the settings: people write what they like
-        "started_ms": registration.started_ms,
-    }
-
-
-def settings_shown(node: Node) -> dict[str, Any]:
-    """All settings; those that are passed to the clients of Kafka and ZooKeeper may be secret and are hidden.
-
-    So are secrets within addresses and properties, as far as their form and name shows them.
-    """
-    shown: dict[str, Any] = node.settings.model_dump(mode="json")
-    return redact(shown)
 
 
 router = ControlRouter(prefix="/v1", tags=["brokers"])
@@ -140,16 +108,16 @@ ByPolicy = Annotated[
 ]
 
 
-@router.get("/usage", response_class=Response, responses={200: {"model": UsageShown}})
+@router.get("/usage", response_class=Response, responses=answers(json=shape(UsageRows)))
 @on_http_loop
 async def show_usage(request: Request, node: TheNode) -> Response:
     """Show how full each broker was in the last hour, as far back as the asked broker was there to see it."""
-    copy = await kept(request).handover.ask(lambda: _copied(node), light=True)
-    return Response(msgspec.json.encode(rows(copy)), media_type="application/json")
 
+    async def copied() -> Copy:
+        return node.usage_history.copy()
 
-async def _copied(node: Node) -> Copy:
-    return node.usage_history.copy()
+    found = rows(await kept(request).handover.ask(copied, light=True))
+    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 @router.get("/brokers")
@@ -160,7 +128,7 @@ async def list_brokers(
     registered: Annotated[bool | None, Query(description="only brokers that are registered, or are not")] = None,
     limit: Limit = MOST,
     cursor: Cursor = None,
-) -> list[BrokerShown]:
+) -> list[BrokerResponse]:
     """List every registered broker, and brokers that are gone but still hold bundles; by name."""
     known = {peer.broker: peer for peer in node.membership.peers.values()}
     found = [
@@ -169,33 +137,33 @@ async def list_brokers(
         if registered in (None, broker in known)
         and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
     ]
-    shown: list[BrokerShown] = []
+    shown: list[BrokerResponse] = []
     for broker in paging.of(found, str, limit, cursor, r".+#\d+"):
-        shown.append(broker_shown(node, broker, known.get(broker)))
+        shown.append(broker_response(node, broker, known.get(broker)))
         if len(shown) % SHOWN_AT_ONCE == 0:
             await asyncio.sleep(0)
     return shown
 
 
 @router.get("/brokers/{broker}", responses=answers(404))
-async def show_broker(node: TheNode, broker: str) -> BrokerShown:
+async def show_broker(node: TheNode, broker: str) -> BrokerResponse:
     """Show one broker by its name."""
     peer = node.membership.peers.get(broker)
     if peer is not None:
-        return broker_shown(node, peer.broker, peer)
+        return broker_response(node, peer.broker, peer)
     held = [holder for holder in node.channel.table.holders() if holder.name == broker]
     if not held:
         raise NotFound(no_broker(node, broker))
-    return broker_shown(node, max(held), None)
+    return broker_response(node, max(held), None)
 
 
-@router.get("/brokers/{broker}/drain", response_model=DrainShown, responses=answers(307, 404))
-async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
+@router.get("/brokers/{broker}/drain", response_model=Drain, responses=answers(307, 404))
+async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> Drain | Response:
     """Show the progress of the broker's drain."""
-    return _elsewhere(request, node, broker) or _progress(node, _draining(request))
+    return _elsewhere(request, node, broker) or _progress(request, node)
 
 
-@router.put("/brokers/{broker}/drain", status_code=202, response_model=DrainShown, responses=answers(307, 404, 409))
+@router.put("/brokers/{broker}/drain", status_code=202, response_model=Drain, responses=answers(307, 404, 409))
 async def drain(
     request: Request,
     node: TheNode,
@@ -208,7 +176,7 @@ async def drain(
     ] = None,
     force: Annotated[bool, Query(description="drain even if no other broker takes bundles")] = False,
     by_policy: ByPolicy = False,
-) -> DrainShown | Response:
+) -> Drain | Response:
     """Drain the broker: it takes no more bundles, and all of its bundles move away. Answers at once; `GET` shows
     progress.
 
@@ -223,10 +191,9 @@ async def drain(
     if by_policy:
         await _set_policy(node, broker, author, drain=True)
         left = node.channel.table.count_held_by(node.membership.peers[broker].broker)
-        return DrainShown(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
-    draining = _draining(request)
-    draining.begin(timeout_s or node.settings.drain_timeout_s)
-    return _progress(node, draining).model_copy(update={"draining": True})
+        return Drain(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
+    kept(request).draining.begin(timeout_s or node.settings.drain_timeout_s)
+    return _progress(request, node).model_copy(update={"draining": True})
 
 
 @router.delete("/brokers/{broker}/drain", status_code=204, response_model=None, responses=answers(307, 404, 409))
@@ -239,7 +206,7 @@ async def undrain(
         return None
     elsewhere = _elsewhere(request, node, broker)
     if elsewhere is None:
-        await _draining(request).end()
+        await kept(request).draining.end()
     return elsewhere
 
 
@@ -254,9 +221,9 @@ async def _set_policy(node: Node, broker: str, author: str, *, drain: bool) -> N
     await node.policies.change(Kind.BROKER, broker, changed, author=author, reason=reason)
 
 
-def _progress(node: Node, draining: Draining) -> DrainShown:
-    progress = node.current.drain.progress()
-    return DrainShown(
+def _progress(request: Request, node: Node) -> Drain:
+    progress, draining = node.current.drain.progress(), kept(request).draining
+    return Drain(
         broker=node.settings.advertised,
         draining=node.registration.draining,
         running=draining.running,
@@ -264,10 +231,6 @@ def _progress(node: Node, draining: Draining) -> DrainShown:
         left=progress.left,
         done=progress.done,
     )
-
-
-def _draining(request: Request) -> Draining:
-    return kept(request).draining
 
 
 def _elsewhere(request: Request, node: Node, broker: str) -> Response | None:

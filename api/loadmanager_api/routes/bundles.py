@@ -20,16 +20,16 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Header, Query, Request
+from msgspec.structs import asdict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from loadmanager.broker.node import Node
 from loadmanager.channel.bundle_history import History, history_of
-from loadmanager.channel.replay_queue import ReplayQueue
 from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
-from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE, Evidence
+from loadmanager.leader.quarantine.evidence import LOCKED_ABOVE
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.policies.model import AccessRole
@@ -37,7 +37,7 @@ from loadmanager_api.http.watch import EventStream
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, ControlRouter, Permission, TheNode, on_http_loop
-from loadmanager_api.shapes import STRICT, InWords, RingPosition, Shown, Whole
+from loadmanager_api.shapes import Body, InWords, RingPosition, Shape, Whole
 from loadmanager_api.state import kept
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle, check_namespace
@@ -45,7 +45,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 
-class BundleShown(BaseModel):
+class BundleResponse(BaseModel):
     """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`.
 
     The rates, in and out together, are null unless the bundle is among its owner's hottest. `waits` says why no broker
@@ -70,7 +70,7 @@ class BundleShown(BaseModel):
     rate_bytes_s: float | None = None
 
 
-class BundleDetail(BundleShown):
+class BundleDetail(BundleResponse):
     """A bundle with its load, as last reported by its owner if the bundle is among the owner's hottest."""
 
     served_here: bool
@@ -81,16 +81,14 @@ class BundleDetail(BundleShown):
 class BundlePage(BaseModel):
     """A page of bundles. `next` is the `cursor` of the next page, null on the last one."""
 
-    bundles: list[BundleShown]
+    bundles: list[BundleResponse]
     next: str | None
 
 
-class SplitWanted(BaseModel):
+class SplitRequest(Body):
     """How to split: into how many `parts` (default 2), or at which `positions`. `unload`: unload the children from
     their owner.
     """
-
-    model_config = STRICT
 
     parts: Whole | None = None
     positions: Annotated[list[RingPosition], Field(max_length=MOST_PARTS)] | None = None
@@ -104,10 +102,8 @@ class Children(BaseModel):
     children: list[str]
 
 
-class MergeWanted(BaseModel):
+class MergeRequest(Body):
     """Neighbours of one owner to merge, by their full names, in any order."""
-
-    model_config = STRICT
 
     bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
 
@@ -156,22 +152,8 @@ def hottest(node: Node, fits: Callable[[Ownership], bool], most: int) -> list[Ow
 LOOKED_AT_ONCE = 2_000
 
 
-def bundle_shown(node: Node, entry: Ownership, loads: Loads) -> BundleShown:
-    """One row of the bundle list."""
-    return BundleShown(**_bundle_fields(node, entry, loads))
-
-
-def bundle_detail(node: Node, entry: Ownership) -> BundleDetail:
-    """Everything about one bundle."""
-    return BundleDetail(
-        **_bundle_fields(node, entry, Loads(node)),
-        served_here=node.serving is not None and node.serving.serving(entry.bundle),
-        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
-        load=_bundle_load(node, entry),
-    )
-
-
 def _bundle_fields(node: Node, entry: Ownership, loads: Loads) -> dict[str, Any]:
+    """One row of the bundle list."""
     table, holder, load = node.channel.table, entry.holder, loads.of(entry)
     return {
         "bundle": str(entry.bundle),
@@ -281,20 +263,26 @@ async def list_bundles(
     return BundlePage(bundles=_rows(node, page), next=paging.next(page[-1].bundle if more else None))
 
 
-def _rows(node: Node, entries: list[Ownership]) -> list[BundleShown]:
+def _rows(node: Node, entries: list[Ownership]) -> list[BundleResponse]:
     loads = Loads(node)
-    return [bundle_shown(node, entry, loads) for entry in entries]
+    return [BundleResponse(**_bundle_fields(node, entry, loads)) for entry in entries]
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 412))
 async def show_bundle(node: TheNode, acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleDetail:
     """Show everything that this broker knows of one bundle."""
     await node.views.bundles.read(AWAITED_S)
-    return bundle_detail(node, acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range)))
+    entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
+    return BundleDetail(
+        **_bundle_fields(node, entry, Loads(node)),
+        served_here=node.serving is not None and node.serving.serving(entry.bundle),
+        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
+        load=_bundle_load(node, entry),
+    )
 
 
 @router.post("/merge", responses=answers(404, 409, 412))
-async def merge_bundles(acting: Acting, may: Permission, wanted: MergeWanted) -> Merged:
+async def merge_bundles(acting: Acting, may: Permission, wanted: MergeRequest) -> Merged:
     """Merge neighbours of one owner into one bundle. 409 says which transfers would bring them together."""
     bundles = [Bundle.parse(name) for name in wanted.bundles]
     for bundle in bundles:
@@ -305,14 +293,14 @@ async def merge_bundles(acting: Acting, may: Permission, wanted: MergeWanted) ->
 
 @router.post("/{tenant}/{namespace}/{hash_range}/split", responses=answers(404, 409, 412))
 async def split_bundle(
-    acting: Acting, tenant: str, namespace: str, hash_range: str, wanted: SplitWanted | None = None
+    acting: Acting, tenant: str, namespace: str, hash_range: str, wanted: SplitRequest | None = None
 ) -> Children:
     """Split the bundle in two, into so many parts, or at the given positions.
 
     A range can also be LARGEST (most keys) or HOT (most load). 409 if the bundle has no owner, is on its way, or if its
     owner found no cuts.
     """
-    wanted = wanted or SplitWanted()
+    wanted = wanted or SplitRequest()
     children = await acting.operations.split(
         await acting.splitting.named(f"{tenant}/{namespace}", hash_range),
         parts=wanted.parts,
@@ -333,15 +321,7 @@ MAX_BOUNDARIES = 1_000
 """The most boundaries that are shown: a namespace's creation may have 65,537."""
 
 
-def _positions(boundaries: tuple[int, ...]) -> list[str]:
-    return [f"0x{boundary:08x}" for boundary in boundaries[:MAX_BOUNDARIES]]
-
-
-def _reason(refused: str) -> str | None:
-    return refused or None
-
-
-class WinnerShown(Shown):
+class Winner(Shape):
     """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
     offset: int
@@ -349,7 +329,7 @@ class WinnerShown(Shown):
     actor: str
 
 
-class HistoryEntryShown(Shown):
+class HistoryEntry(Shape):
     """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
 
     `before` and `after` are the bundle's states (null: no such bundle); `owner` and `target` are those after the
@@ -374,46 +354,29 @@ class HistoryEntryShown(Shown):
     reason: str
     cause: str
     bundles: int
-    boundaries: Annotated[list[str], BeforeValidator(_positions)]
+    boundaries: Annotated[list[str], BeforeValidator(lambda each: [f"0x{b:08x}" for b in each[:MAX_BOUNDARIES]])]
     parents: list[InWords]
     children: list[InWords]
-    refused: Annotated[str | None, BeforeValidator(_reason)]
+    refused: Annotated[str | None, BeforeValidator(lambda refused: refused or None)]
     detail: str
-    winner: WinnerShown | None
+    winner: Winner | None
     copy_of: int | None
 
 
-class HistoryShown(BaseModel):
+class BundleHistory(Shape):
     """Records about a bundle, newest first. `next` is the `before` of the next page, or null; `note` says what was
     trimmed.
     """
 
-    bundle: str
+    bundle: InWords
     partition: int
     exists: bool
     state: str | None
-    entries: list[HistoryEntryShown]
+    entries: list[HistoryEntry]
     next: str | None
     log_begin: int
     log_begin_ms: int | None
     note: str | None
-
-
-def history_shown(
-    found: History, present: Ownership | None, next_page: str | None = None, since_ms: int | None = None
-) -> HistoryShown:
-    """The history since a time, and the present state of the bundle (None: it is gone)."""
-    return HistoryShown(
-        bundle=str(found.bundle),
-        partition=found.partition,
-        exists=present is not None,
-        state=present.state.value if present is not None else None,
-        entries=[HistoryEntryShown.model_validate(entry) for entry in found.entries],
-        next=next_page,
-        log_begin=found.log_begin,
-        log_begin_ms=found.log_begin_ms,
-        note=_note(found, since_ms),
-    )
 
 
 def _note(found: History, since_ms: int | None) -> str | None:
@@ -421,16 +384,16 @@ def _note(found: History, since_ms: int | None) -> str | None:
         return None
     if since_ms is not None and found.log_begin_ms is not None and found.log_begin_ms <= since_ms:
         return None  # nothing of the requested time
-    when = f" of {_time(found.log_begin_ms)}" if found.log_begin_ms is not None else ""
+    when = (
+        f" of {datetime.fromtimestamp(found.log_begin_ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
+        if found.log_begin_ms is not None
+        else ""
+    )
     unjudged = f"; what lies below offset {found.begin} cannot be judged any more" * (found.begin > found.log_begin)
     return (
         f"older records were trimmed; the log of partition {found.partition} begins at offset "
         f"{found.log_begin}{when}{unjudged}"
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @router.get("/{tenant}/{namespace}/{hash_range}/history", responses=answers(404, 412))
@@ -446,7 +409,7 @@ async def bundle_history(
     since_ms: Annotated[
         int | None, Query(ge=0, le=2**53, description="only records since this time of the log's clock, in ms")
     ] = None,
-) -> HistoryShown:
+) -> BundleHistory:
     """List every record that names the bundle, accepted or refused, newest first, also after a split or merge.
 
     `next` is the `cursor` of the next page. 404 for a bundle that never existed.
@@ -455,27 +418,21 @@ async def bundle_history(
     table, replays, before = node.channel.table, kept(request).replay_queue, paging.read(cursor, offset_of)
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
-    found = await _found(node, replays, bundle, limit, before, since_ms)
-    entry = table.get(bundle)
-    if not found.heard_of and entry is None:
-        raise NotFound(_unheard_of(found, since_ms, before))
-    next_page = paging.next(found.entries[-1].offset if found.older else None)
-    return history_shown(found, entry, next_page, since_ms)
-
-
-async def _found(
-    node: Node, replays: ReplayQueue, bundle: Bundle, limit: int, before: int | None, since_ms: int | None
-) -> History:
-    channel, table = node.channel, node.channel.table
     place = (table.partition_of(bundle.namespace), table.partitions)
     try:
-        return await history_of(
-            replays, node.world.log, channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
+        found = await history_of(
+            replays, node.world.log, node.channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
         )
     except Trimmed as error:
         raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
     except (BadSnapshot, NewerRecord) as error:
         raise Unavailable(f"the log cannot be replayed: {error}", retry_after_s=60.0) from None
+    entry = table.get(bundle)
+    if not found.heard_of and entry is None:
+        raise NotFound(_unheard_of(found, since_ms, before))
+    present = {"exists": entry is not None, "state": None if entry is None else entry.state}
+    following = paging.next(found.entries[-1].offset if found.older else None)
+    return BundleHistory.model_validate(asdict(found) | present | {"next": following, "note": _note(found, since_ms)})
 
 
 def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str:
@@ -488,7 +445,7 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"
 
 
-class KeptShown(Shown):
+class WholeBundle(Shape):
     """A bundle above a limit that is not split, and the rule that keeps it whole."""
 
     bundle: InWords
@@ -496,7 +453,7 @@ class KeptShown(Shown):
     detail: str
 
 
-class EventShown(Shown):
+class SplittingEvent(Shape):
     """An event: a split, a merge, a child that was moved, a quarantine, or a failure of one of these."""
 
     at_ms: int
@@ -505,7 +462,7 @@ class EventShown(Shown):
     why: str
 
 
-class SuspectShown(BaseModel):
+class Suspect(BaseModel):
     """A bundle with which two or more brokers in a row were lost, oldest first in `evidence`. It is served.
 
     `odds` are those that the bundle is the cause; above `needed` it is quarantined.
@@ -518,7 +475,7 @@ class SuspectShown(BaseModel):
     evidence: list[str]
 
 
-class SplittingShown(BaseModel):
+class Splitting(BaseModel):
     """This broker's last decisions on its own bundles, and recent events. `idle` says why it did not look."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -530,12 +487,12 @@ class SplittingShown(BaseModel):
     not_split: dict[str, int]
     """How many bundles are not split, by rule."""
     not_merged: dict[str, int]
-    above_limits: list[KeptShown]
-    suspects: list[SuspectShown]
-    events: list[EventShown]
+    above_limits: list[WholeBundle]
+    suspects: list[Suspect]
+    events: list[SplittingEvent]
 
 
-class BundleSplittingShown(BaseModel):
+class BundleSplitting(BaseModel):
     """Why one bundle of this broker is not split, and not merged, now."""
 
     bundle: str
@@ -553,43 +510,42 @@ async def show_splitting(
     limit: Annotated[
         int, Query(ge=1, le=1_000, description="most bundles above a limit, most suspects, and most events")
     ] = 100,
-) -> SplittingShown:
+) -> Splitting:
     """Show this broker's last look at its own bundles, and what happened lately, newest first."""
     journal = acting.splitting.journal
     splits, merges = journal.split_decision, journal.merge_decision
     kept = splits.kept if splits is not None else ()
-    return SplittingShown(
+    return Splitting(
         broker=str(acting.me),
         looks=journal.looks,
         looked_ms=journal.looked_ms,
         idle=journal.idle,
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
-        above_limits=[KeptShown.model_validate(each) for each in kept[:limit]],
-        suspects=[_suspect(found) for found in islice(node.quarantine.rows(), limit)],
-        events=[EventShown.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
+        above_limits=[WholeBundle.model_validate(each) for each in kept[:limit]],
+        suspects=[
+            Suspect(
+                bundle=str(found.bundle),
+                why=str(found),
+                odds=round(found.odds, 3),
+                needed=LOCKED_ABOVE,
+                evidence=[str(death) for death in found.deaths],
+            )
+            for found in islice(node.quarantine.rows(), limit)
+        ],
+        events=[SplittingEvent.model_validate(event) for event in list(journal.events)[: -limit - 1 : -1]],
     )
 
 
 @splitting_router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 409, 412))
-async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplittingShown:
+async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplitting:
     """Explain why a bundle is not split and not merged now. 409 at any other broker than its owner."""
     entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
     found = acting.splitting.reshaper.explain(entry.bundle)
     if found is None:
         whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "nobody holds it"
         raise Conflict(f"each broker judges its own bundles, and {entry.bundle} is not held here: {whose}")
-    return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
-
-
-def _suspect(found: Evidence) -> SuspectShown:
-    return SuspectShown(
-        bundle=str(found.bundle),
-        why=str(found),
-        odds=round(found.odds, 3),
-        needed=LOCKED_ABOVE,
-        evidence=[str(death) for death in found.deaths],
-    )
+    return BundleSplitting(bundle=str(entry.bundle), split=found[0], merge=found[1])
 
 
 watch_router = ControlRouter(tags=["bundles"])

@@ -1,17 +1,16 @@
-"""`/v1/channel`, the readers of its log, `/v1/notes`, `/v1/settings`, `/metrics`: this broker's own condition."""
+"""`/v1/channel`: this broker's replica of the channel, digests, late verdicts, and readers of its log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from math import inf, isfinite
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Query, Request, Response
-from prometheus_client.exposition import choose_encoder
+from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.broker.node import Node
@@ -25,15 +24,12 @@ from loadmanager.channel.audit.digests import (
 )
 from loadmanager.channel.log_status import Outlook, look
 from loadmanager.channel.owner.service import owner_of
-from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
-from loadmanager_api.http.counts import http_metrics
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
-from loadmanager_api.routes.brokers import settings_shown
-from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, on_http_loop
-from loadmanager_api.shapes import WHOLE, Shown
+from loadmanager_api.routing import Acting, ControlRouter, TheNode, leader_of
+from loadmanager_api.shapes import WHOLE, Shape
 from loadmanager_api.state import kept
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle, check_namespace
@@ -43,7 +39,7 @@ from statechannel.law.verdict import Change
 MAX_PARTITIONS = 1_024
 
 
-class SnapshotShown(Shown):
+class SnapshotResponse(Shape):
     """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
 
     snapshot_id: str
@@ -54,7 +50,7 @@ class SnapshotShown(Shown):
     chunks: int
 
 
-class PartitionShown(BaseModel):
+class PartitionResponse(BaseModel):
     """One partition of the channel, applied up to below `next_offset`. Equal offsets have equal `digest`s on all
     replicas.
 
@@ -72,12 +68,12 @@ class PartitionShown(BaseModel):
     end: int | None = None
     lag: int | None = None
     owner: str | None = None
-    snapshots: list[SnapshotShown] | None = None
+    snapshots: list[SnapshotResponse] | None = None
     since_snapshot: int | None = None
     proof_left_s: float | None = None
 
 
-class SkippedShown(Shown):
+class SkippedEntry(Shape):
     """An entry of the log that is not a record of ours."""
 
     partition: int
@@ -85,7 +81,7 @@ class SkippedShown(Shown):
     detail: str
 
 
-class AgreementShown(Shown):
+class AgreementResponse(Shape):
     """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
 
     root: str
@@ -95,7 +91,7 @@ class AgreementShown(Shown):
     partitions: int
 
 
-class ChannelShown(BaseModel):
+class ChannelResponse(BaseModel):
     """The state of this broker's replica of the channel."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -113,7 +109,7 @@ class ChannelShown(BaseModel):
     append_failures: int
     refused: dict[str, int]
     skipped: int
-    skipped_entries: list[SkippedShown]
+    skipped_entries: list[SkippedEntry]
     bundles: dict[str, int]
     namespaces: int
     last_error: str
@@ -121,11 +117,11 @@ class ChannelShown(BaseModel):
     reloads: int = 0
     readers: list[str] = []
     log_problem: str | None = None
-    agreement: AgreementShown | None = None
+    agreement: AgreementResponse | None = None
     """Partition 0's word, which the others repeat; null in a log that has none yet."""
-    agreement_following: AgreementShown | None = None
+    agreement_following: AgreementResponse | None = None
     """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
-    partitions: list[PartitionShown]
+    partitions: list[PartitionResponse]
 
 
 class ReaderPositions(BaseModel):
@@ -136,7 +132,7 @@ class ReaderPositions(BaseModel):
     ) = None
 
 
-class ReaderShown(BaseModel):
+class Reader(Shape):
     """A registered reader of the channel's log: nothing from its positions on is trimmed until `until_ms`."""
 
     name: str
@@ -148,7 +144,7 @@ class ReaderShown(BaseModel):
 class Readers(BaseModel):
     """Registered readers by name. `next` is the `cursor` of the next page, null on the last one."""
 
-    readers: list[ReaderShown]
+    readers: list[Reader]
     next: str | None
 
 
@@ -160,63 +156,8 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-class NoteShown(Shown):
-    """An event at this broker that is of interest to people."""
-
-    at_ms: int
-    text: str
-
-
-class Notes(BaseModel):
-    """Notes of a broker, newest first. `next` is the `cursor` of the next page, null on the last one."""
-
-    notes: list[NoteShown]
-    next: str | None
-
-
-Digested = Sequence[tuple[int, str]]
-"""By partition, the next offset and the digest of one cut of it."""
-
-
-def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> ChannelShown:
-    """The replica's state, and what is known of the log."""
-    channel, table = node.channel, node.channel.table
-    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
-    return ChannelShown(
-        cluster=node.settings.cluster,
-        identity=cluster_identity.identity if cluster_identity else None,
-        generation=cluster_identity.generation if cluster_identity else None,
-        broker=str(node.current.me),
-        leader=str(leader) if leader else None,
-        connection=node.world.coordination.connection.value,
-        safe_mode=node.membership.safe_mode(node.world.clock_s()),
-        write_version=channel.write_version,
-        publishes_in_flight=channel.in_flight,
-        accepted=counts["accepted"],
-        append_failures=counts["append_failed"],
-        refused=refusals(counts),
-        skipped=counts["skipped"],
-        skipped_entries=[SkippedShown.model_validate(each) for each in channel.skipped],
-        bundles={state.value: count for state, count in table.count_by_state().items()},
-        namespaces=len(table.namespaces()),
-        last_error=channel.last_error,
-        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
-        reloads=counts["reloads"],
-        readers=sorted(node.views.readers),
-        log_problem=outlook.problem or None,
-        agreement=_agreement_shown(table.agreed(0).agreement),
-        agreement_following=_agreement_shown(
-            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
-        ),
-        partitions=[
-            _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
-            for p in range(table.partitions)
-        ],
-    )
-
-
-def _agreement_shown(agreement: Agreement | None) -> AgreementShown | None:
-    return None if agreement is None else AgreementShown.model_validate(agreement)
+def _agreement(agreement: Agreement | None) -> AgreementResponse | None:
+    return None if agreement is None else AgreementResponse.model_validate(agreement)
 
 
 def refusals(counts: Mapping[str, int]) -> dict[str, int]:
@@ -224,14 +165,14 @@ def refusals(counts: Mapping[str, int]) -> dict[str, int]:
     return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
 
 
-def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tuple[int, str] | None) -> PartitionShown:
+def _partition(node: Node, partition: int, outlook: Outlook, digested: tuple[int, str] | None) -> PartitionResponse:
     table = node.channel.table
     lead = table.lead(partition)
     next_offset, digest = digested or (table.next_offset(partition), None)
     owner = owner_of(node.world.coordination, node.membership, partition)
     snapshots = outlook.snapshots(partition)
     end = outlook.ends[partition] if outlook.ends is not None else None
-    return PartitionShown(
+    return PartitionResponse(
         partition=partition,
         next_offset=next_offset,
         epoch=lead.epoch,
@@ -241,7 +182,9 @@ def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tup
         end=end,
         lag=max(0, end - next_offset) if end is not None else None,
         owner=str(owner) if owner is not None else None,
-        snapshots=None if snapshots is None else [SnapshotShown.model_validate(each) for each in reversed(snapshots)],
+        snapshots=None
+        if snapshots is None
+        else [SnapshotResponse.model_validate(each) for each in reversed(snapshots)],
         since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
         proof_left_s=_proof_left_s(node, partition),
     )
@@ -260,13 +203,45 @@ async def show_channel(
     request: Request,
     node: TheNode,
     digest: Annotated[bool, Query(description="whether to add a digest of each partition")] = False,
-) -> ChannelShown:
+) -> ChannelResponse:
     """Show how far this replica has read, what it refused and skipped, who leads, and what the log holds.
 
     Each digest is of the partition as of its `next_offset`.
     """
     outlook = await look(node.world.log, node.channel.topic, kept(request).snapshot_lists)
-    return channel_shown(node, outlook, await _digested(node.channel.table) if digest else None)
+    digested = await _digested(node.channel.table) if digest else None
+    channel, table = node.channel, node.channel.table
+    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
+    return ChannelResponse(
+        cluster=node.settings.cluster,
+        identity=cluster_identity.identity if cluster_identity else None,
+        generation=cluster_identity.generation if cluster_identity else None,
+        broker=str(node.current.me),
+        leader=str(leader) if leader else None,
+        connection=node.world.coordination.connection.value,
+        safe_mode=node.membership.safe_mode(node.world.clock_s()),
+        write_version=channel.write_version,
+        publishes_in_flight=channel.in_flight,
+        accepted=counts["accepted"],
+        append_failures=counts["append_failed"],
+        refused=refusals(counts),
+        skipped=counts["skipped"],
+        skipped_entries=[SkippedEntry.model_validate(each) for each in channel.skipped],
+        bundles={state.value: count for state, count in table.count_by_state().items()},
+        namespaces=len(table.namespaces()),
+        last_error=channel.last_error,
+        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
+        reloads=counts["reloads"],
+        readers=sorted(node.views.readers),
+        log_problem=outlook.problem or None,
+        agreement=_agreement(table.agreed(0).agreement),
+        agreement_following=_agreement(
+            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
+        ),
+        partitions=[
+            _partition(node, p, outlook, digested[p] if digested is not None else None) for p in range(table.partitions)
+        ],
+    )
 
 
 async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
@@ -340,22 +315,22 @@ async def list_readers(
         if name.startswith(prefix or "") and (since_ms is None or reader.registered_ms >= since_ms)
     }
     page = paging.of(found, str, limit, cursor, NAME.pattern)
-    return Readers(readers=[_reader_shown(node, name, found[name]) for name in page], next=paging.following)
+    return Readers(readers=[_reader(node, name, found[name]) for name in page], next=paging.following)
 
 
 @router.get("/v1/channel/readers/{name}", responses=answers(404))
-async def show_reader(node: TheNode, name: str) -> ReaderShown:
+async def show_reader(node: TheNode, name: str) -> Reader:
     """Show one registered reader."""
-    return _reader_shown(node, name, _registry(node).get(name))
+    return _reader(node, name, _registry(node).get(name))
 
 
 @router.put("/v1/channel/readers/{name}", responses=answers(409, 412))
-async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
+async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> Reader:
     """Register, move or renew a reader. The log keeps what the reader has not read for `reader_ttl_s`.
 
     409 if part of it was trimmed already, 412 if the positions do not fit the channel.
     """
-    return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
+    return _reader(node, name, await _registry(node).register(name, wanted.positions))
 
 
 @router.delete("/v1/channel/readers/{name}", status_code=204, responses=answers(404))
@@ -368,58 +343,6 @@ def _registry(node: Node) -> ReaderRegistry:
     return ReaderRegistry(node.views.readers, node.world.log, node.channel.topic, node.world.wall_ms)
 
 
-def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
-    return ReaderShown(
-        name=name,
-        positions=list(reader.positions),
-        registered_ms=reader.registered_ms,
-        until_ms=reader.registered_ms + round(1000 * node.settings.reader_ttl_s),
-    )
-
-
-@router.get("/v1/notes")
-async def list_notes(
-    node: AnyNode,
-    paging: Paging,
-    about: Annotated[
-        str | None, Query(max_length=1_000, description="only notes with this text in them", examples=["shop/carts"])
-    ] = None,
-    since_ms: SinceMs = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Notes:
-    """List the notes of this broker, newest first. It keeps the last 500."""
-    before = paging.read(cursor, offset_of)
-    found = (
-        note
-        for note in reversed(node.notes)
-        if (before is None or note.number < before)
-        and (since_ms is None or note.at_ms >= since_ms)
-        and (about or "") in note.text
-    )
-    page = list(islice(found, limit))
-    more = next(found, None) is not None
-    shown = [NoteShown.model_validate(note) for note in page]
-    return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
-
-
-@router.get("/v1/settings")
-async def show_settings(node: AnyNode) -> dict[str, Any]:
-    """Show all settings of this broker, except those that may be secret."""
-    return settings_shown(node)
-
-
-@router.get("/metrics", responses=answers(kinds=("text/plain", "application/openmetrics-text")))
-@on_http_loop
-async def metrics(request: Request) -> Response:
-    """Answer metrics for Prometheus; docs/metrics.md has their names.
-
-    The control loop reads its own before all work that waits; the endpoints' loop adds its own and writes the answer.
-    """
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    these, handover = kept(request), kept(request).handover
-    scraped = await handover.ask(these.metrics.scraped, first=True)
-    refused = these.access.refused if these.access is not None else {}
-    own = http_metrics(these.counts, handover, refused)
-    more = (*own, *these.requests.metrics(), *these.backlogs.metrics())
-    return Response(encode(scraped.and_also(more)), media_type=content_type)
+def _reader(node: Node, name: str, reader: ChannelReader) -> Reader:
+    until_ms = reader.registered_ms + round(1000 * node.settings.reader_ttl_s)
+    return Reader.model_validate(asdict(reader) | {"name": name, "until_ms": until_ms})

@@ -12,26 +12,27 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Depends, Query, Request
 from fastapi.responses import Response
+from pydantic import Field
 
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.deciding_again import Again
-from loadmanager.decisions.explaining.projection import RecordShown, record_shown
+from loadmanager.decisions.explaining.projection import ExplainedRecord, record_shown
 from loadmanager.decisions.explaining.reading import ChannelReader
 from loadmanager.decisions.explaining.service import Explainer
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.explaining.what_if import Preview, WhatIf
+from loadmanager.decisions.explaining.what_if import BROKERS_AT_MOST, Edits, Preview, WhatIf
 from loadmanager.decisions.memory import kept_memory
 from loadmanager.decisions.record import Summary
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.evidence import Quarantine
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import Policy
-from loadmanager_api.explain_schemas import WhatIfWish
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import ControlRouter
+from loadmanager_api.shapes import WHOLE, Body
 from loadmanager_api.state import kept, node_behind
 from statechannel.law.bundle import Bundle
 
@@ -134,6 +135,30 @@ def shown(answer: Any) -> Response:
 router = ControlRouter(prefix="/v1", tags=["explain"])
 
 
+Name = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class WhatIfRequest(Body):
+    """The differences to assume; each may be left out.
+
+    `capacity` is that of each new broker (`cpu` in cores, …), by default the median of all. `loads` gives a factor for
+    each namespace. `policies` are documents by `kind/name`; null deletes one. `rested` assumes that no bundle moved
+    lately.
+    """
+
+    add_brokers: Annotated[int, Field(strict=True, ge=0, le=BROKERS_AT_MOST), WHOLE] = 0
+    capacity: Annotated[dict[Name, float], Field(max_length=5)] = Field({})
+    remove_brokers: Annotated[list[Name], Field(max_length=BROKERS_AT_MOST)] = Field([])
+    settings: Annotated[dict[Name, float | int | str | bool], Field(max_length=200)] = Field({})
+    loads: Annotated[dict[Name, float], Field(max_length=1_000)] = Field({})
+    policies: Annotated[dict[Name, dict[str, Any] | None], Field(max_length=1_000)] = Field({})
+    rested: bool = False
+
+    def edits(self) -> Edits:
+        """For the question itself."""
+        return msgspec.convert(self.model_dump(), Edits)
+
+
 class DecisionPage(msgspec.Struct):
     """Decisions, newest first. `next` is the `cursor` of the next page, null if there is none."""
 
@@ -180,7 +205,7 @@ async def list_decisions(
     return shown(DecisionPage(found, paging.next(found[-1].offset if len(found) == limit else None)))
 
 
-@router.get("/decisions/{decision_id}", responses=answers(404, 412, json=shape(RecordShown)))
+@router.get("/decisions/{decision_id}", responses=answers(404, 412, json=shape(ExplainedRecord)))
 async def show_decision(explaining: Explaining, decision_id: str) -> Response:
     """Show one decision (`epoch.round`): its moves with their status, what was weighed and refused, its settings."""
     return shown(record_shown(await explaining.decision(decision_id)))
@@ -195,9 +220,9 @@ async def decide_again(explaining: Explaining, decision_id: str) -> Response:
 
 
 @router.post("/what-if", responses=answers(409, 410, 412, json=shape(WhatIf)))
-async def what_if(explaining: Explaining, wish: WhatIfWish, at: Moment) -> Response:
+async def what_if(explaining: Explaining, wanted: WhatIfRequest, at: Moment) -> Response:
     """Show the decision under changed assumptions, beside the decision without them. Changes nothing."""
-    return shown(await explaining.what_if(wish.edits(), at))
+    return shown(await explaining.what_if(wanted.edits(), at))
 
 
 @router.get("/plan", responses=answers(409, 412, json=shape(Preview)))

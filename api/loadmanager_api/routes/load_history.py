@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, BinaryIO
 
-import msgspec
 from fastapi import Depends
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
@@ -22,9 +21,10 @@ from loadmanager.errors import NotFound
 from loadmanager.history import published
 from loadmanager_api.openapi import Responses, answers
 from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
+from loadmanager_api.shapes import Shape
 
 
-class ProvenanceShown(BaseModel):
+class Provenance(Shape):
     """Where a result comes from: its job and when it ran (`at`), the time it covers (`begin`, `end`; null: open), and
     the versions of the tables it read. `truncated`: there are more rows than these.
     """
@@ -40,16 +40,16 @@ class ProvenanceShown(BaseModel):
     truncated: bool
 
 
-class ResultListed(BaseModel):
+class ResultListed(Shape):
     """A result without its rows."""
 
     name: str
-    provenance: ProvenanceShown
+    provenance: Provenance
     rows: int
     size_bytes: int
 
 
-class LoadHistoryShown(BaseModel):
+class LoadHistory(BaseModel):
     """Everything that was published: results (`/v1/history/NAME`), pictures (`…/pictures/NAME.png`), and whether there
     is a report (`…/report`).
     """
@@ -59,11 +59,11 @@ class LoadHistoryShown(BaseModel):
     report: bool
 
 
-class ResultShown(BaseModel):
+class ResultResponse(BaseModel):
     """A result: a table, and single `facts`."""
 
     name: str
-    provenance: ProvenanceShown
+    provenance: Provenance
     rows: list[dict[str, Any]]
     facts: dict[str, Any]
     format: int
@@ -72,7 +72,7 @@ class ResultShown(BaseModel):
 router = ControlRouter(prefix="/v1/history", tags=["load history"])
 
 PIECE_BYTES = 1 << 16
-JSON: Responses = {200: {"model": ResultShown}} | answers(404)
+JSON: Responses = {200: {"model": ResultResponse}} | answers(404)
 HTML = answers(404, kinds=("text/html",))
 PNG = answers(404, kinds=("image/png",))
 ALONE = {
@@ -96,14 +96,14 @@ Root = Annotated[str, Depends(_root)]
 
 @router.get("", responses=answers(404))
 @on_http_loop
-async def show_load_history(root: Root) -> LoadHistoryShown:
+async def show_load_history(root: Root) -> LoadHistory:
     """List the published results of the load history; each is at `/v1/history/NAME`. An empty list is no error."""
     results, pictures, report = await asyncio.gather(
         asyncio.to_thread(published.listed, root),
         asyncio.to_thread(published.pictures, root),
         asyncio.to_thread(published.has_report, root),
     )
-    return LoadHistoryShown(results=_shown(results), pictures=list(pictures), report=report)
+    return LoadHistory.model_validate({"results": results, "pictures": pictures, "report": report})
 
 
 @router.get("/analyses", responses=answers(404))
@@ -111,7 +111,7 @@ async def show_load_history(root: Root) -> LoadHistoryShown:
 async def list_analyses(root: Root) -> list[ResultListed]:
     """List the published analyses."""
     results = await asyncio.to_thread(published.listed, root)
-    return _shown(tuple(each for each in results if each.name.startswith(published.ANALYSES)))
+    return [ResultListed.model_validate(each) for each in results if each.name.startswith(published.ANALYSES)]
 
 
 @router.get("/analyses/{name}", response_class=Response, responses=JSON)
@@ -140,10 +140,6 @@ async def show_picture(root: Root, name: str) -> Response:
 async def show_result(root: Root, name: str) -> Response:
     """Show the newest result of another job: `audit`, `replay`, `replay-windows`, `advice`, or another one listed."""
     return await _sent(partial(published.open_result, root, name), "application/json")
-
-
-def _shown(results: tuple[published.Listed, ...]) -> list[ResultListed]:
-    return [ResultListed.model_validate(msgspec.to_builtins(each)) for each in results]
 
 
 async def _sent(open_file: Callable[[], BinaryIO], kind: str, headers: dict[str, str] | None = None) -> Response:

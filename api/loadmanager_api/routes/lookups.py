@@ -52,7 +52,7 @@ class LookupRequest(BaseModel):
     timeout_ms: Annotated[int, Field(strict=True, ge=0, le=LONGEST_WAIT_MS), WHOLE] | None = None
 
 
-class LocatedShown(BaseModel):
+class LookupAnswer(BaseModel):
     """Where a topic is served, or `error`, a problem that says why this is not known."""
 
     topic: str
@@ -68,7 +68,7 @@ class LocatedShown(BaseModel):
 class LookupAnswers(BaseModel):
     """One answer for each topic, in the order of the request."""
 
-    answers: list[LocatedShown]
+    answers: list[LookupAnswer]
 
 
 router = ControlRouter(tags=["lookup"])

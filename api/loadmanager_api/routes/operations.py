@@ -7,7 +7,7 @@ from loadmanager.errors import NotFound
 from loadmanager.model.policies.model import AccessRole
 from loadmanager_api.access.access import May
 from loadmanager_api.openapi import answers
-from loadmanager_api.operations import OperationShown, ShownState, operation_shown, state_of
+from loadmanager_api.operations import OperationResponse, OperationStatus, operation_response, state_of
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import AuthorOf, ControlRouter, Permission, TheNode
 
@@ -20,11 +20,11 @@ async def list_operations(
     node: TheNode,
     sender: AuthorOf,
     may: Permission,
-    state: ShownState | None = None,
+    state: OperationStatus | None = None,
     by: str | None = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> list[OperationShown]:
+) -> list[OperationResponse]:
     """List the last operations, newest first: your own, or those of all if you are viewer of the cluster."""
     everything = may.has(AccessRole.VIEWER)
     found = [
@@ -34,22 +34,22 @@ async def list_operations(
         and by in (None, each.begun.principal)
         and state in (None, state_of(node, each))
     ]
-    return [operation_shown(node, each) for each in paging.of(found, _newest_first, limit, cursor, r"\d+")]
+    return [operation_response(node, each) for each in paging.of(found, _newest_first, limit, cursor, r"\d+")]
 
 
 @router.get("/{operation_id}", responses=answers(404))
-async def show_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationShown:
+async def show_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationResponse:
     """Show one operation, with its progress, and its answer once there is one."""
-    return operation_shown(node, _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.VIEWER))
+    return operation_response(node, _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.VIEWER))
 
 
 @router.post("/{operation_id}/cancel", status_code=202, responses=answers(404, 409))
-async def cancel_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationShown:
+async def cancel_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationResponse:
     """Have an operation stopped by its broker. What was done stays; a move under way is completed. 409 if it has
     ended.
     """
     _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.OPERATOR)
-    return operation_shown(node, await node.operation_log.cancel(operation_id, sender.name))
+    return operation_response(node, await node.operation_log.cancel(operation_id, sender.name))
 
 
 def _visible(found: Operation, name: str, may: May, role: AccessRole) -> Operation:

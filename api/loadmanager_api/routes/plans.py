@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, Field
+from msgspec.structs import asdict
+from pydantic import BeforeValidator, Field
 
 from loadmanager.broker.node import Incarnation, Node
-from loadmanager.decisions.explaining.projection import certificate_shown
 from loadmanager.leader.advice.core import told
-from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, MoveBundles
 from loadmanager.leader.plans.plan import Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.plans.store import publish
 from loadmanager.leader.plans.table import OPEN, PlanAction, offered
 from loadmanager.leader.rebalancing import actions
-from loadmanager.leader.rebalancing.actions import OperatorActions, Paused, Unload
+from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.leader.rebalancing.rounds import Rebalancer
-from loadmanager.leader.rebalancing.status import BalanceStatus, LastRound, balance_status
+from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager.model.policies.model import AccessRole
-from loadmanager.strategies.rebalancing.decision import Certificate, Move
+from loadmanager.strategies.rebalancing.decision import Move
 from loadmanager_api.access.access import May
 from loadmanager_api.access.sender import Sender
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.routing import Acting, AuthorOf, ControlRouter, Permission, TheNode
-from loadmanager_api.shapes import STRICT, WHOLE, Shown, Whole
+from loadmanager_api.shapes import WHOLE, Body, BrokerName, Builtins, InWords, Shape, Whole
 
 LongText = Annotated[str, Field(max_length=2_000)]
 Name = Annotated[str, Field(min_length=1, max_length=300)]
@@ -40,11 +41,7 @@ Ms = Annotated[int, Field(strict=True, ge=0, le=1 << 53), WHOLE]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = STRICT
-
-
-class SettingWished(_Strict):
+class AdvisedSetting(Body):
     """One setting by our name and in our unit: its value in the data, and the proposed one."""
 
     name: Name
@@ -52,30 +49,30 @@ class SettingWished(_Strict):
     to: Scalar
 
 
-class SettingsWished(_Strict):
+class AdvisedSettings(Body):
     """Settings to change together."""
 
     type: Literal["settings"]
-    changes: Annotated[list[SettingWished], Field(max_length=100)]
+    changes: Annotated[list[AdvisedSetting], Field(max_length=100)]
 
 
-class CutWished(_Strict):
+class AdvisedCut(Body):
     """A bundle to cut into equal ranges."""
 
     bundle: Name
     parts: Whole
 
 
-class SplitsWished(_Strict):
+class AdvisedSplits(Body):
     """More bundles for a namespace. `was` is their present number."""
 
     type: Literal["splits"]
     namespace: Name
     was: Whole
-    cuts: Annotated[list[CutWished], Field(max_length=1_000)]
+    cuts: Annotated[list[AdvisedCut], Field(max_length=1_000)]
 
 
-class MoveWished(_Strict):
+class AdvisedMove(Body):
     """One move: a bundle, and its brokers by name."""
 
     bundle: Name
@@ -83,16 +80,16 @@ class MoveWished(_Strict):
     destination: Name
 
 
-class MovesWished(_Strict):
+class AdvisedMoves(Body):
     """Moves to make before a peak, which begins at `not_after_ms`."""
 
     type: Literal["moves"]
-    moves: Annotated[list[MoveWished], Field(max_length=1_000)]
+    moves: Annotated[list[AdvisedMove], Field(max_length=1_000)]
     not_before_ms: Ms
     not_after_ms: Ms
 
 
-class ExpectedWished(_Strict):
+class ExpectedEffect(Body):
     """The expected improvement, `before - after`. It lies between `low` and `high` with 95 % confidence."""
 
     measure: Literal["spread", "above_tolerance"]
@@ -102,7 +99,7 @@ class ExpectedWished(_Strict):
     high: Number
 
 
-class ProvenanceWished(_Strict):
+class AdviceProvenance(Body):
     """Where the advice comes from: cluster, time of the data, job, release, and versions of the tables."""
 
     cluster: Name
@@ -111,23 +108,23 @@ class ProvenanceWished(_Strict):
     job: Name
     job_version: Name
     method: Name
-    tables: dict[str, Whole] = {}
+    tables: dict[str, Whole] = Field({})
 
 
-class AdviceWished(_Strict):
+class AdviceRequest(Body):
     """Advice to publish. `id` may be left out: it is a digest of the rest."""
 
-    change: Annotated[SettingsWished | SplitsWished | MovesWished, Field(discriminator="type")]
+    change: Annotated[AdvisedSettings | AdvisedSplits | AdvisedMoves, Field(discriminator="type")]
     reason: LongText
-    expected: ExpectedWished
-    provenance: ProvenanceWished
+    expected: ExpectedEffect
+    provenance: AdviceProvenance
     expires_ms: Ms
     id: str = ""
     format: Whole = 1
     type: Literal["advice"] = "advice"
 
 
-class EffectShown(BaseModel):
+class MeasuredEffect(Shape):
     """The measured effect, by the `rounds` between two times. `change` is after - before; a worsening by more than
     `bound` is harm.
     """
@@ -144,44 +141,42 @@ class EffectShown(BaseModel):
     text: str
 
 
-class AdviceShown(BaseModel):
+class AdviceResponse(Shape):
     """What a plan is made of, and what it promises. Its effect is compared with the time `baseline`, before it."""
 
-    change: dict[str, Any]
-    expected: dict[str, Any]
-    provenance: dict[str, Any]
+    change: Builtins
+    expected: Builtins
+    provenance: Builtins
     expires_ms: int
-    baseline: dict[str, Any] | None
-    effect: EffectShown | None
+    baseline: Builtins | None
+    effect: MeasuredEffect | None
 
 
 Text = Annotated[str, Field(max_length=500)]
 
 
-class Wish(BaseModel):
+class StepRequest(Body):
     """Who asks, and why; both are kept with the result. Without `author` it is the author of the request."""
-
-    model_config = STRICT
 
     author: Annotated[str, Field(max_length=100)] = ""
     reason: Text = ""
 
 
-class PauseWish(Wish):
+class PauseRequest(StepRequest):
     """What to pause: a namespace, a broker, or the cluster if neither is given."""
 
     namespace: Name | None = None
     broker: Name | None = None
 
 
-class ProposalWish(Wish):
+class ProposalRequest(StepRequest):
     """How to plan. `strategy` and `tolerance` (tight, default, loose, or a fraction) count for this plan only."""
 
     strategy: Name | None = None
     tolerance: float | str | None = None
 
 
-class UnloadWish(Wish):
+class UnloadRequest(StepRequest):
     """What to unload: either a namespace or a broker.
 
     `to` is the broker that gets the bundles; without it, lookups place them. `wave` is the number of bundles at a time;
@@ -195,7 +190,7 @@ class UnloadWish(Wish):
     review: bool = False
 
 
-class PauseShown(BaseModel):
+class Pauses(Shape):
     """What is paused now, among the namespaces that the caller may view, and whether the request changed anything."""
 
     changed: bool
@@ -205,15 +200,15 @@ class PauseShown(BaseModel):
     brokers: list[str]
 
 
-class MoveShown(BaseModel):
+class MoveResponse(Shape):
     """A move and its status.
 
     In a plan: waiting, under way, done, skipped, failed. In a round: begun, held back, refused, moved on, …
     """
 
-    bundle: str
-    source: str
-    destination: str | None
+    bundle: InWords
+    source: BrokerName
+    destination: BrokerName | None
     stage: str
     reason: str
     load: float
@@ -223,7 +218,11 @@ class MoveShown(BaseModel):
     detail: str
 
 
-class CertificateShown(Shown):
+def _finite(ratio: float) -> float | None:
+    return ratio if isfinite(ratio) else None
+
+
+class CertificateResponse(Shape):
     """The least load that any algorithm has to move, and the load that this plan moves.
 
     `ratio` compares the two for the whole plan. It is null if nothing had to move, or if a better plan may exist.
@@ -233,17 +232,17 @@ class CertificateShown(Shown):
     resource: str
     bound: float
     moved: float
-    ratio: float | None
+    ratio: Annotated[float | None, BeforeValidator(_finite)]
 
 
-class FiguresShown(Shown):
+class Figures(Shape):
     """The usage of each broker (its fullest resource, as a fraction), and their spread (max/mean - 1)."""
 
     usages: dict[str, float]
     spread: float
 
 
-class StepShown(Shown):
+class Step(Shape):
     """An action that changed the state of the plan."""
 
     action: str
@@ -252,16 +251,16 @@ class StepShown(Shown):
     reason: str
 
 
-class VerificationShown(Shown):
+class Verification(Shape):
     """Where the bundles are now. `holding` moves are still in effect; `moved_on` tells where the other bundles are."""
 
     at_ms: int
     holding: int
     moved_on: dict[str, str]
-    actual: FiguresShown | None
+    actual: Figures | None
 
 
-class PlanSummary(BaseModel):
+class PlanSummary(Shape):
     """A plan in one line; `what` describes it in words.
 
     `counts` tells how many of its pieces (moves, settings, cuts) are waiting, under way, done, skipped, failed. `may`
@@ -283,7 +282,7 @@ class PlanSummary(BaseModel):
     waiting: str
 
 
-class PlanShown(PlanSummary):
+class PlanDetail(PlanSummary):
     """A whole plan. `left_out` names what the plan leaves out, and why."""
 
     strategy: str
@@ -291,17 +290,17 @@ class PlanShown(PlanSummary):
     policies_revision: int
     cause: str
     wave: int
-    before: FiguresShown
-    predicted: FiguresShown
-    certificate: CertificateShown | None
+    before: Figures
+    predicted: Figures
+    certificate: CertificateResponse | None
     left_out: dict[str, str]
-    steps: list[StepShown]
-    planned: list[MoveShown]
-    verification: VerificationShown | None
-    advice: AdviceShown | None
+    steps: list[Step]
+    planned: list[MoveResponse]
+    verification: Verification | None
+    advice: AdviceResponse | None
 
 
-class RoundShown(BaseModel):
+class Round(Shape):
     """The cluster's last round; `id` is epoch.round, the `cause` of its records in the channel."""
 
     id: str
@@ -311,11 +310,11 @@ class RoundShown(BaseModel):
     reason: str
     spread_before: float
     spread_after: float
-    certificate: CertificateShown | None
-    moves: list[MoveShown]
+    certificate: CertificateResponse | None
+    moves: list[MoveResponse]
 
 
-class LimitsShown(Shown):
+class MoveLimits(Shape):
     """How many moves may be under way at a time."""
 
     total: int
@@ -323,7 +322,7 @@ class LimitsShown(Shown):
     per_namespace: int
 
 
-class InFlightShown(BaseModel):
+class MovesInFlight(Shape):
     """Moves under way, whoever began them. By broker, a move counts at both ends."""
 
     total: int
@@ -331,7 +330,7 @@ class InFlightShown(BaseModel):
     by_namespace: dict[str, int]
 
 
-class BalancingShown(BaseModel):
+class Balancing(Shape):
     """The status of balancing. `spread` and `tolerance` are fractions: max/mean - 1 of brokers' fullest resource."""
 
     balancing: bool
@@ -340,55 +339,40 @@ class BalancingShown(BaseModel):
     tolerance: float
     spread: float
     usages: dict[str, float]
-    paused: PauseShown
-    limits: LimitsShown
-    in_flight: InFlightShown
+    paused: Pauses
+    limits: MoveLimits
+    in_flight: MovesInFlight
     held: list[str]
     open_plans: list[PlanSummary]
-    last: RoundShown | None
+    last: Round | None
 
 
 NAMED = 3
 """How many bundles a line names."""
 
 
-def summary_shown(rebalancer: Rebalancer, plan: Plan) -> PlanSummary:
-    """A plan in one line."""
+def _summary(rebalancer: Rebalancer, plan: Plan) -> dict[str, Any]:
+    """The fields of the plan, with those that only a summary has."""
     statuses = Counter(outcome.status for outcome in rebalancer.plans.progress(plan))
-    return PlanSummary(
-        id=plan.id,
-        kind=plan.kind,
-        state=plan.state,
-        proposed_ms=plan.proposed_ms,
-        author=plan.author,
-        reason=plan.reason,
-        moves=len(plan.moves),
-        counts={status.value: count for status, count in statuses.items()},
-        undoes=plan.undoes,
-        what=in_words(plan),
-        may=offered(plan),
-        waiting=rebalancer.waiting.get(plan.id, ""),
-    )
+    return asdict(plan) | {
+        "moves": len(plan.moves),
+        "counts": {status.value: count for status, count in statuses.items()},
+        "what": in_words(plan),
+        "may": offered(plan),
+        "waiting": rebalancer.waiting.get(plan.id, ""),
+    }
 
 
-def plan_shown(rebalancer: Rebalancer, plan: Plan) -> PlanShown:
-    """A whole plan."""
-    outcomes = rebalancer.plans.progress(plan)
-    return PlanShown(
-        **summary_shown(rebalancer, plan).model_dump(),
-        strategy=plan.strategy,
-        settings=dict(plan.settings),
-        policies_revision=plan.policies,
-        cause=plan.cause,
-        wave=plan.wave,
-        before=FiguresShown.model_validate(plan.before),
-        predicted=FiguresShown.model_validate(plan.predicted),
-        certificate=_certificate(plan.certificate),
-        left_out=dict(plan.left_out),
-        steps=[StepShown.model_validate(step) for step in plan.steps],
-        planned=[_move(move, plan.reason, found.status, found.detail) for move, found in plan.pairs(outcomes)],
-        verification=None if plan.verification is None else VerificationShown.model_validate(plan.verification),
-        advice=None if plan.advice is None else _advice(plan, plan.advice),
+def _response(acting: Incarnation, plan: Plan) -> PlanDetail:
+    rebalancer = acting.rebalancer
+    pairs = plan.pairs(rebalancer.plans.progress(plan))
+    return PlanDetail.model_validate(
+        _summary(rebalancer, plan)
+        | {
+            "policies_revision": plan.policies,
+            "planned": [_move(move, plan.reason, found.status, found.detail) for move, found in pairs],
+            "advice": None if plan.advice is None else _advice(plan, plan.advice),
+        }
     )
 
 
@@ -410,138 +394,76 @@ def _some(texts: list[str], count: int) -> str:
     return ", ".join(texts) + (f" and {count - len(texts)} more" if count > len(texts) else "")
 
 
-def _advice(plan: Plan, advice: Advice) -> AdviceShown:
-    return AdviceShown(
-        change=msgspec.to_builtins(advice.change),
-        expected=msgspec.to_builtins(advice.expected),
-        provenance=msgspec.to_builtins(advice.provenance),
-        expires_ms=advice.expires_ms,
-        baseline=None if plan.baseline is None else msgspec.to_builtins(plan.baseline),
-        effect=None if plan.effect is None else _effect(plan.effect),
-    )
-
-
-def _effect(found: Effect) -> EffectShown:
-    return EffectShown(
-        measure=found.measure,
-        before=found.before,
-        after=found.after,
-        change=found.change,
-        bound=found.bound,
-        harm=found.harm,
-        measured_from=_utc(found.period.begin_ms),
-        measured_to=_utc(found.period.end_ms),
-        rounds=found.period.rounds,
-        text=told(found),
-    )
+def _advice(plan: Plan, advice: Advice) -> dict[str, Any]:
+    effect = plan.effect
+    measured = None
+    if effect is not None:
+        period = effect.period
+        times = {"measured_from": _utc(period.begin_ms), "measured_to": _utc(period.end_ms), "rounds": period.rounds}
+        measured = asdict(effect) | times | {"text": told(effect)}
+    return asdict(advice) | {"baseline": plan.baseline, "effect": measured}
 
 
 def _utc(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def balancing_shown(rebalancer: Rebalancer, found: BalanceStatus) -> BalancingShown:
-    """The status of balancing, as shown."""
-    return BalancingShown(
-        balancing=found.balancing,
-        review=found.review,
-        strategy=found.strategy,
-        tolerance=found.tolerance,
-        spread=found.spread,
-        usages=dict(found.usages),
-        paused=pause_shown(found.paused, changed=False),
-        limits=LimitsShown.model_validate(found.limits),
-        in_flight=InFlightShown(
-            total=found.in_flight,
-            by_broker=dict(found.in_flight_by_broker),
-            by_namespace=dict(found.in_flight_by_namespace),
-        ),
-        held=list(found.held),
-        open_plans=[summary_shown(rebalancer, plan) for plan in rebalancer.plans.all() if plan.state in OPEN],
-        last=None if found.last is None else _round(found.last),
-    )
-
-
-def pause_shown(paused: Paused, *, changed: bool) -> PauseShown:
-    """All that is paused."""
-    return PauseShown(
-        changed=changed,
-        cluster=paused.cluster,
-        reason=paused.reason,
-        namespaces=list(paused.namespaces),
-        brokers=list(paused.brokers),
-    )
-
-
-def _round(last: LastRound) -> RoundShown:
-    decision = last.decision
-    return RoundShown(
-        id=last.id,
-        at_ms=last.at_ms,
-        leader=last.leader,
-        strategy=last.strategy,
-        reason=decision.reason,
-        spread_before=decision.spread_before,
-        spread_after=decision.spread_after,
-        certificate=_certificate(decision.certificate),
-        moves=[_move(move, "", outcome.outcome, outcome.detail) for move, outcome in last.moves],
-    )
-
-
-def _move(move: Move | PlannedMove, reason: str, outcome: str, detail: str) -> MoveShown:
+def _move(move: Move | PlannedMove, reason: str, outcome: str, detail: str) -> dict[str, Any]:
     """One move; `reason` is used where the move has none of its own."""
-    return MoveShown(
-        bundle=str(move.bundle),
-        source=move.source.name,
-        destination=None if move.destination is None else move.destination.name,
-        stage=move.stage,
-        reason=move.reason or reason,
-        load=move.load,
-        gain=move.gain,
-        group=move.group,
-        outcome=outcome,
-        detail=detail,
-    )
-
-
-def _certificate(found: Certificate | None) -> CertificateShown | None:
-    return None if found is None else CertificateShown.model_validate(certificate_shown(found))
+    return asdict(move) | {"reason": move.reason or reason, "outcome": outcome, "detail": detail}
 
 
 balancing_router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 
 
 @balancing_router.get("")
-async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
+async def show_balancing(node: TheNode, acting: Acting) -> Balancing:
     """Show the last round's decision, moves under way, pauses, what is held back, and how even the brokers are."""
     rebalancer = acting.rebalancer
-    status = await balance_status(rebalancer, node.decisions, node.settings.advertised)
-    return balancing_shown(rebalancer, status)
+    found = await balance_status(rebalancer, node.decisions, node.settings.advertised)
+    last = None
+    if found.last is not None:
+        moves = [_move(move, "", outcome.outcome, outcome.detail) for move, outcome in found.last.moves]
+        last = asdict(found.last.decision) | asdict(found.last) | {"moves": moves}
+    in_flight = {
+        "total": found.in_flight,
+        "by_broker": found.in_flight_by_broker,
+        "by_namespace": found.in_flight_by_namespace,
+    }
+    return Balancing.model_validate(
+        asdict(found)
+        | {
+            "paused": asdict(found.paused) | {"changed": False},
+            "in_flight": in_flight,
+            "open_plans": [_summary(rebalancer, plan) for plan in rebalancer.plans.all() if plan.state in OPEN],
+            "last": last,
+        }
+    )
 
 
 @balancing_router.post("/pause", responses=answers(404, 409, 412))
-async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
+async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wanted: PauseRequest) -> Pauses:
     """Pause automatic moves and moves of plans: in the cluster, in a namespace, or from and to a broker."""
-    may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
-    subject = actions.Subject(wish.namespace, wish.broker)
-    changed = await actions.pause(node.policies, subject, author.or_named(wish.author), wish.reason)
+    may.require(AccessRole.OPERATOR, None if wanted.broker else wanted.namespace)
+    subject = actions.Subject(wanted.namespace, wanted.broker)
+    changed = await actions.pause(node.policies, subject, author.or_named(wanted.author), wanted.reason)
     return _paused(node, may, changed=changed)
 
 
 @balancing_router.post("/resume", responses=answers(409, 412))
-async def resume(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
+async def resume(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wanted: PauseRequest) -> Pauses:
     """End a pause: the cluster's, or that of the given namespace or broker. Other pauses stay."""
-    may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
-    subject = actions.Subject(wish.namespace, wish.broker)
-    changed = await actions.resume(node.policies, subject, author.or_named(wish.author), wish.reason)
+    may.require(AccessRole.OPERATOR, None if wanted.broker else wanted.namespace)
+    subject = actions.Subject(wanted.namespace, wanted.broker)
+    changed = await actions.resume(node.policies, subject, author.or_named(wanted.author), wanted.reason)
     return _paused(node, may, changed=changed)
 
 
-def _paused(node: Node, may: May, *, changed: bool) -> PauseShown:
+def _paused(node: Node, may: May, *, changed: bool) -> Pauses:
     """What is paused, without namespaces that the sender may not view."""
     found = actions.paused(node.policies.current())
     seen = tuple(name for name in found.namespaces if may.has(AccessRole.VIEWER, name))
-    return pause_shown(msgspec.structs.replace(found, namespaces=seen), changed=changed)
+    return Pauses.model_validate(asdict(found) | {"namespaces": seen, "changed": changed})
 
 
 router = ControlRouter(prefix="/v1/plans", tags=["balance"])
@@ -559,103 +481,101 @@ async def list_plans(
 ) -> list[PlanSummary]:
     """List plans, newest first: of one kind or state, or all."""
     found = [each for each in node.plans.all() if kind in (None, each.kind) and state in (None, each.state)]
-    return [
-        summary_shown(acting.rebalancer, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")
-    ]
-
-
-def _newest_first(plan: Plan) -> str:
-    return f"{2**53 - plan.proposed_ms}.{plan.id}"
+    page = paging.of(found, lambda plan: f"{2**53 - plan.proposed_ms}.{plan.id}", limit, cursor, r"\d+\..+")
+    return [PlanSummary.model_validate(_summary(acting.rebalancer, plan)) for plan in page]
 
 
 @router.post("", status_code=201, responses=answers(409, 412))
-async def propose(node: TheNode, acting: Acting, author: AuthorOf, wish: ProposalWish) -> PlanShown:
+async def propose(node: TheNode, acting: Acting, author: AuthorOf, wanted: ProposalRequest) -> PlanDetail:
     """Propose what the strategy would do now, as a plan that waits for approval. 409 if it would do nothing."""
     overrides = {
-        name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
+        name: value
+        for name, value in (("strategy", wanted.strategy), ("tolerance", wanted.tolerance))
+        if value is not None
     }
-    return _shown(
-        acting, await OperatorActions(acting.rebalancer).propose(author.or_named(wish.author), wish.reason, overrides)
+    return _response(
+        acting,
+        await OperatorActions(acting.rebalancer).propose(author.or_named(wanted.author), wanted.reason, overrides),
     )
 
 
 @router.post("/unload", status_code=201, responses=answers(404, 409, 412))
-async def unload(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: UnloadWish) -> PlanShown:
+async def unload(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wanted: UnloadRequest) -> PlanDetail:
     """Unload all bundles of a namespace or broker in waves, or move them to one broker. Answers at once.
 
     GET of the plan shows its progress, its `cancel` stops it. With `review` it waits for approval.
     """
-    may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
-    what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
+    may.require(AccessRole.OPERATOR, None if wanted.broker else wanted.namespace)
+    what = Unload(wanted.namespace, wanted.broker, wanted.to, wanted.wave)
     actions = OperatorActions(acting.rebalancer)
-    return _shown(acting, await actions.unload(what, author.or_named(wish.author), wish.reason, review=wish.review))
+    return _response(
+        acting, await actions.unload(what, author.or_named(wanted.author), wanted.reason, review=wanted.review)
+    )
 
 
 @router.post("/advice", status_code=201, responses=answers(409, 412))
-async def publish_advice(node: TheNode, acting: Acting, wish: AdviceWished) -> PlanShown:
+async def publish_advice(node: TheNode, acting: Acting, wanted: AdviceRequest) -> PlanDetail:
     """Propose advice as a plan that waits for approval. The same advice again changes nothing.
 
     412: out of bounds, stale, or of another cluster. 409: too much advice waits already.
     """
-    settings, advice = node.settings, msgspec.convert(wish.model_dump(), Advice)
-    return _shown(acting, await publish(node.plans, advice, settings.cluster, node.world.wall_ms(), settings))
+    settings, advice = node.settings, msgspec.convert(wanted.model_dump(), Advice)
+    return _response(acting, await publish(node.plans, advice, settings.cluster, node.world.wall_ms(), settings))
 
 
 @router.get("/{plan_id}", responses=answers(404))
-async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
+async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanDetail:
     """Show one plan, with the present status of each move."""
-    return _shown(acting, await OperatorActions(acting.rebalancer).plan(plan_id))
+    return _response(acting, await OperatorActions(acting.rebalancer).plan(plan_id))
 
 
 @router.post("/{plan_id}/approve", responses=answers(404, 409))
-async def approve(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def approve(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Approve a plan: it may run. 409 if somebody else was faster, or if all its bundles have moved since."""
-    return await _act(acting, author, plan_id, PlanAction.APPROVE, wish)
+    return await _act(acting, author, plan_id, PlanAction.APPROVE, wanted)
 
 
 @router.post("/{plan_id}/reject", responses=answers(404, 409))
-async def reject(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def reject(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Reject a plan: it must not run."""
-    return await _act(acting, author, plan_id, PlanAction.REJECT, wish)
+    return await _act(acting, author, plan_id, PlanAction.REJECT, wanted)
 
 
 @router.post("/{plan_id}/run", responses=answers(404, 409))
-async def run(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def run(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Run a plan: the leader begins its moves, within the limits. Bundles that have moved since are skipped."""
-    return await _act(acting, author, plan_id, PlanAction.RUN, wish)
+    return await _act(acting, author, plan_id, PlanAction.RUN, wanted)
 
 
 @router.post("/{plan_id}/cancel", responses=answers(404, 409))
-async def cancel_plan(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def cancel_plan(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Cancel a plan: no more of its moves begin; those under way are completed."""
-    return await _act(acting, author, plan_id, PlanAction.CANCEL, wish)
+    return await _act(acting, author, plan_id, PlanAction.CANCEL, wanted)
 
 
 @router.post("/{plan_id}/verify", responses=answers(404, 409))
-async def verify(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def verify(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Compare a plan with the present: which of its moves still hold, and how full its brokers are against the
     prediction.
     """
-    return _shown(acting, await OperatorActions(acting.rebalancer).verify(plan_id, author.or_named(wish.author)))
+    return _response(acting, await OperatorActions(acting.rebalancer).verify(plan_id, author.or_named(wanted.author)))
 
 
 @router.post("/{plan_id}/undo", status_code=201, responses=answers(404, 409))
-async def undo(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def undo(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Propose a plan that moves back every bundle that still is where this plan put it; `left_out` lists the others."""
-    by = author.or_named(wish.author)
-    return _shown(acting, await OperatorActions(acting.rebalancer).undo(plan_id, by, wish.reason))
+    by = author.or_named(wanted.author)
+    return _response(acting, await OperatorActions(acting.rebalancer).undo(plan_id, by, wanted.reason))
 
 
 @router.post("/{plan_id}/withdraw", responses=answers(404, 409))
-async def withdraw(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wish: Wish) -> PlanShown:
+async def withdraw(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
     """Withdraw a plan: the leader undoes it at once, except what somebody else has changed since."""
-    return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wish)
+    return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wanted)
 
 
-async def _act(acting: Incarnation, author: Sender, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
-    by = author.or_named(wish.author)
-    return _shown(acting, await OperatorActions(acting.rebalancer).act(plan_id, action, by, wish.reason))
-
-
-def _shown(acting: Incarnation, plan: Plan) -> PlanShown:
-    return plan_shown(acting.rebalancer, plan)
+async def _act(
+    acting: Incarnation, author: Sender, plan_id: str, action: PlanAction, wanted: StepRequest
+) -> PlanDetail:
+    by = author.or_named(wanted.author)
+    return _response(acting, await OperatorActions(acting.rebalancer).act(plan_id, action, by, wanted.reason))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import Depends, Query, Request, Response
+from msgspec.structs import asdict
 from pydantic import BaseModel
 
 from loadmanager.broker.node import Incarnation, Node
@@ -24,10 +25,10 @@ from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, on_http_loop
-from loadmanager_api.shapes import BrokerName, InWords, Shown
+from loadmanager_api.shapes import BrokerName, InWords, Shape
 
 
-class PolicyShown(BaseModel):
+class PolicyResponse(BaseModel):
     """One version of a document. `policy` is null in a version that deleted it. The ETag is the version.
 
     If `readable` is false, the asked broker cannot use this version, because of its `defect`; `policy` is then the
@@ -45,17 +46,17 @@ class PolicyShown(BaseModel):
     defect: str = ""
 
 
-class PoliciesShown(BaseModel):
+class PoliciesResponse(BaseModel):
     """Policies in force, by kind and name. `revision` grows with each change of any document. `next` is the `cursor` of
     the next page, null on the last one.
     """
 
     revision: int
-    policies: list[PolicyShown]
+    policies: list[PolicyResponse]
     next: str | None
 
 
-class PolicyMove(Shown):
+class PolicyMove(Shape):
     """A move that the next round would make if the document were in force."""
 
     bundle: InWords
@@ -144,7 +145,7 @@ async def list_policies(
     since_ms: SinceMs = None,
     limit: Limit = MOST,
     cursor: Cursor = None,
-) -> PoliciesShown:
+) -> PoliciesResponse:
     """List the policies in force by kind and name, and those that this broker cannot use. `since_ms`: changed since."""
     documents = node.policies.documents
     revision = documents.revision  # before them: they may be newer, never older
@@ -157,11 +158,11 @@ async def list_policies(
         and (since_ms is None or version.at_ms >= since_ms)
     ]
     page = paging.of(found, lambda version: version.name, limit, cursor, r"[a-z-]+/.+")
-    return PoliciesShown(revision=revision, policies=[_shown(each) for each in page], next=paging.following)
+    return PoliciesResponse(revision=revision, policies=[_shown(each) for each in page], next=paging.following)
 
 
 @router.get("/{kind}/{name:document}", responses=answers(404))
-async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) -> PolicyShown:
+async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) -> PolicyResponse:
     """Show one document. Its ETag begins with its version."""
     found = node.policies.get(kind, name)
     response.headers["ETag"] = f'"{found.version}"'
@@ -177,7 +178,7 @@ async def policy_history(
     since_ms: SinceMs = None,
     limit: Limit = MOST,
     cursor: Cursor = None,
-) -> list[PolicyShown]:
+) -> list[PolicyResponse]:
     """List every version of one document, deletions too, oldest first."""
     found = [each for each in node.policies.history(kind, name) if since_ms is None or each.at_ms >= since_ms]
     return [_shown(each) for each in paging.of(found, lambda each: f"{each.version:015}", limit, cursor, r"\d{15}")]
@@ -305,17 +306,9 @@ def _written(response: Response, written: Written) -> PolicyWritten:
     )
 
 
-def _shown(version: Version[Policy]) -> PolicyShown:
+def _shown(version: Version[Policy]) -> PolicyResponse:
     kind, name = named(version.name)
     policy = None if version.value is None else cast("dict[str, object]", msgspec.to_builtins(version.value))
-    return PolicyShown(
-        kind=kind.value,
-        name=name,
-        version=version.version,
-        policy=policy,
-        author=version.author,
-        at_ms=version.at_ms,
-        reason=version.reason,
-        readable=version.readable,
-        defect=version.defect,
+    return PolicyResponse.model_validate(
+        asdict(version) | {"kind": kind, "name": name, "policy": policy, "readable": version.readable}
     )

@@ -1,4 +1,4 @@
-"""`/v1/config` and `/admin/v2/brokers/configuration`: the settings, and changing those that are live.
+"""`/v1/config`, `/admin/v2/brokers/configuration` and `/v1/settings`: the settings, and changing those that are live.
 
 A change is the whole cluster's. It is validated together with all others before it is written, and answered once the
 asked broker goes by it; the others follow as they read it.
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Query, Response
+from msgspec.structs import asdict
 from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Node
@@ -23,14 +24,13 @@ from loadmanager.settings.overlay import ClusterValue
 from loadmanager_api.conditions import When
 from loadmanager_api.openapi import answers
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
-from loadmanager_api.routes.brokers import settings_shown
 from loadmanager_api.routing import AnyNode, Author, ControlRouter
-from loadmanager_api.shapes import STRICT, WHOLE
+from loadmanager_api.shapes import WHOLE, Body
 
 Source = Literal["cluster", "start", "default"]
 
 
-class SettingShown(BaseModel):
+class Setting(BaseModel):
     """One setting. `value` holds at the asked broker; `source` says who set it; `start` is the value it was started
     with.
 
@@ -58,20 +58,18 @@ class SettingShown(BaseModel):
     ignored: str | None = None
 
 
-class SettingsShown(BaseModel):
+class Settings(BaseModel):
     """Settings by name. `revision` is the offset of the cluster's last change that the broker has read, or -1.
     `next` is the `cursor` of the next page, null on the last one.
     """
 
     revision: int
-    settings: list[SettingShown]
+    settings: list[Setting]
     next: str | None
 
 
-class NewValue(BaseModel):
+class NewValue(Body):
     """The value to set. `version`: the one that it replaces, so that no change is lost; without, any version."""
-
-    model_config = STRICT
 
     value: bool | int | float | str | None = Field(description="in the unit of the name that was used; null: no limit")
     version: Annotated[int, Field(strict=True, ge=0), WHOLE] | None = None
@@ -92,44 +90,42 @@ class SettingChange(BaseModel):
     offset: int
 
 
-def every_setting(node: Node) -> list[SettingShown]:
+def present_settings(node: Node) -> dict[str, Any]:
+    """All settings; those that are passed to the clients of Kafka and ZooKeeper may be secret and are hidden.
+
+    So are secrets within addresses and properties, as far as their form and name shows them.
+    """
+    shown: dict[str, Any] = node.settings.model_dump(mode="json")
+    return redact(shown)
+
+
+def every_setting(node: Node) -> list[Setting]:
     """All settings, without possible secrets."""
-    now, start = settings_shown(node), _start(node)
-    return [_setting_shown(node.live, each, now[each.name], start[each.name]) for each in descriptions().values()]
+    now, start = present_settings(node), _start(node)
+    return [_setting(node.live, each, now[each.name], start[each.name]) for each in descriptions().values()]
 
 
-def one_setting(node: Node, name: str) -> SettingShown:
+def one_setting(node: Node, name: str) -> Setting:
     """The setting of this name, ours or Pulsar's. Raises NotFound."""
     setting = named(name).setting
-    return _setting_shown(node.live, setting, settings_shown(node)[setting.name], _start(node)[setting.name])
+    return _setting(node.live, setting, present_settings(node)[setting.name], _start(node)[setting.name])
 
 
 def by_all_names(node: Node, *, only_cluster: bool = False) -> dict[str, str]:
     """Values as text by each name that a setting has, in the unit of that name; what may be secret is hidden."""
-    now = settings_shown(node)
+    now = present_settings(node)
     chosen = [each for each in descriptions().values() if not only_cluster or _source(node.live, each) == "cluster"]
     return {name.called: _text(name, now[name.setting.name]) for each in chosen for name in names_of(each)}
 
 
-def changes_shown(history: Sequence[Version[ClusterValue]]) -> list[SettingChange]:
+def setting_changes(history: Sequence[Version[ClusterValue]]) -> list[SettingChange]:
     """A setting's history, oldest first, each change with what was before it."""
     before: dict[str, Any] = {}
     shown: list[SettingChange] = []
     for version in history:
         value = None if version.value is None else version.value.value
-        shown.append(
-            SettingChange(
-                name=version.name,
-                version=version.version,
-                set=version.value is not None,
-                value=value,
-                old=before.get(version.name),
-                author=version.author,
-                at_ms=version.at_ms,
-                reason=version.reason,
-                offset=version.offset,
-            )
-        )
+        more = {"set": version.value is not None, "value": value, "old": before.get(version.name)}
+        shown.append(SettingChange.model_validate(asdict(version) | more))
         before[version.name] = value
     return shown
 
@@ -145,27 +141,20 @@ def _source(live: LiveSettings, setting: Description) -> Source:
     return "start" if getattr(live.start, setting.name) != setting.default else "default"
 
 
-def _setting_shown(live: LiveSettings, setting: Description, value: Any, start: Any) -> SettingShown:
+def _setting(live: LiveSettings, setting: Description, value: Any, start: Any) -> Setting:
     version = live.version(setting.name)
-    shown = SettingShown(
-        name=setting.name,
-        value=value,
-        source=_source(live, setting),
-        start=start,
-        default=setting.default,
-        type=setting.type,
-        unit=setting.unit,
-        bounds=list(setting.bounds),
-        live=setting.live,
-        pulsar={name.called: name.theirs(value) for name in names_of(setting)[1:]},
-        meaning=setting.meaning,
-        why=setting.why,
-        ignored=live.ignored.get(setting.name),
+    written = {} if version is None else asdict(version)
+    return Setting.model_validate(
+        written
+        | asdict(setting)
+        | {
+            "value": value,
+            "source": _source(live, setting),
+            "start": start,
+            "pulsar": {name.called: name.theirs(value) for name in names_of(setting)[1:]},
+            "ignored": live.ignored.get(setting.name),
+        }
     )
-    if version is None:
-        return shown
-    fields = {"version": version.version, "author": version.author, "at_ms": version.at_ms, "reason": version.reason}
-    return shown.model_copy(update=fields)
 
 
 def _text(name: Named, value: Any) -> str:
@@ -193,7 +182,7 @@ async def list_settings(
     live: Annotated[bool | None, Query(description="only settings that can change while brokers run, or not")] = None,
     limit: Limit = MOST,
     cursor: Cursor = None,
-) -> SettingsShown:
+) -> Settings:
     """List the settings by name: the value here, where that comes from, and the allowed values."""
     found = [
         each
@@ -203,11 +192,11 @@ async def list_settings(
         and any(name.startswith(prefix or "") for name in (each.name, *each.pulsar))
     ]
     page = paging.of(found, lambda each: each.name, limit, cursor, r"[a-z]\w*")
-    return SettingsShown(revision=node.live.revision, settings=page, next=paging.following)
+    return Settings(revision=node.live.revision, settings=page, next=paging.following)
 
 
 @ours.get("/{name}", responses=answers(404))
-async def show_setting(node: AnyNode, response: Response, name: str) -> SettingShown:
+async def show_setting(node: AnyNode, response: Response, name: str) -> Setting:
     """Show one setting, by our name or Pulsar's. Its ETag begins with its version."""
     return _shown(node, response, name)
 
@@ -215,7 +204,7 @@ async def show_setting(node: AnyNode, response: Response, name: str) -> SettingS
 @ours.put("/{name}", responses=answers(404, 409, 412))
 async def set_setting(
     node: AnyNode, response: Response, author: Author, when: When, name: str, wanted: NewValue
-) -> SettingShown:
+) -> Setting:
     """Set a value for the whole cluster. 404: unknown setting. 412: value not allowed, or setting fixed, or not the
     version of `If-Match`. 409: not the given `version`.
     """
@@ -233,14 +222,14 @@ async def unset_setting(
     name: str,
     version: Annotated[int | None, Query(ge=0, description="the version to replace")] = None,
     reason: Annotated[str, Query(max_length=1_000)] = "",
-) -> SettingShown:
+) -> Setting:
     """Remove the cluster's value: each broker has the value that it was started with. 404 if the cluster has none."""
     seen = when.seen(version, node.live.version(named(name).setting.name))
     await when.met(node.live.unset(name, seen=seen, author=author, reason=reason))
     return _shown(node, response, name)
 
 
-def _shown(node: Node, response: Response, name: str) -> SettingShown:
+def _shown(node: Node, response: Response, name: str) -> Setting:
     shown = one_setting(node, name)
     response.headers["ETag"] = f'"{shown.version}"'
     return shown
@@ -256,7 +245,7 @@ async def setting_history(
     cursor: Cursor = None,
 ) -> list[SettingChange]:
     """List the changes of a setting: who, from what to what, when and why; oldest first."""
-    found = [each for each in changes_shown(node.live.history(name)) if since_ms is None or each.at_ms >= since_ms]
+    found = [each for each in setting_changes(node.live.history(name)) if since_ms is None or each.at_ms >= since_ms]
     return paging.of(found, lambda each: f"{each.version:015}", limit, cursor, r"\d{15}")
 
 
@@ -297,7 +286,17 @@ async def delete_setting(node: AnyNode, author: Author, when: When, name: str) -
     return Response()
 
 
+start = ControlRouter(tags=["this broker"])
+
+
+@start.get("/v1/settings")
+async def show_settings(node: AnyNode) -> dict[str, Any]:
+    """Show all settings of this broker, except those that may be secret."""
+    return present_settings(node)
+
+
 router = ControlRouter()
 """Goes before the routes of `/admin/v2/brokers/{cluster}`, which would take these names for a cluster's."""
 router.include_router(ours)
 router.include_router(pulsars)
+router.include_router(start)

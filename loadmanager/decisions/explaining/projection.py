@@ -15,7 +15,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
 
 
-class MoveShown(msgspec.Struct, frozen=True):
+class ExplainedMove(msgspec.Struct, frozen=True):
     """One move; usages as in `rebalancing.decision.Move`. `destination` is empty if a lookup chooses it."""
 
     bundle: str
@@ -34,7 +34,7 @@ class MoveShown(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class CandidateShown(msgspec.Struct, frozen=True):
+class ExplainedCandidate(msgspec.Struct, frozen=True):
     """A refused move, and the rule that refused it."""
 
     bundle: str
@@ -45,7 +45,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
     detail: str
 
 
-class CertificateShown(msgspec.Struct, frozen=True):
+class ExplainedCertificate(msgspec.Struct, frozen=True):
     """A certificate; `ratio` None: nothing had to move but something did, or a better plan may exist."""
 
     bound: float
@@ -55,20 +55,20 @@ class CertificateShown(msgspec.Struct, frozen=True):
     text: str
 
 
-class DecisionShown(msgspec.Struct, frozen=True):
+class ExplainedDecision(msgspec.Struct, frozen=True):
     """A decision, real or hypothetical."""
 
     reason: str
-    moves: tuple[MoveShown, ...]
+    moves: tuple[ExplainedMove, ...]
     spread_before: float
     spread_after: float
-    certificate: CertificateShown | None
-    candidates: tuple[CandidateShown, ...]
+    certificate: ExplainedCertificate | None
+    candidates: tuple[ExplainedCandidate, ...]
     counts: Mapping[str, int]
     refused: tuple[Mapping[str, str], ...]
 
 
-class RecordShown(msgspec.Struct, frozen=True):
+class ExplainedRecord(msgspec.Struct, frozen=True):
     """A decision record without the columns of its model."""
 
     id: str
@@ -82,10 +82,10 @@ class RecordShown(msgspec.Struct, frozen=True):
     without_model: str
     memory_lost: str
     settings: Mapping[str, object]
-    decision: DecisionShown
+    decision: ExplainedDecision
 
 
-class BrokerShown(msgspec.Struct, frozen=True):
+class ExplainedBroker(msgspec.Struct, frozen=True):
     """A broker's fullest resource before and after the moves (None: not known), and how many bundles go and come."""
 
     broker: str
@@ -99,13 +99,13 @@ class BrokerShown(msgspec.Struct, frozen=True):
 class Projection(msgspec.Struct, frozen=True):
     """A decision, and its effect on a model. `mean` is over the brokers that take part, after the moves."""
 
-    decision: DecisionShown
+    decision: ExplainedDecision
     mean: float
     spread_before: float
     spread_after: float
     load_moved: float
     """Sum over the moves, as fractions of the destinations' capacity."""
-    brokers: tuple[BrokerShown, ...]
+    brokers: tuple[ExplainedBroker, ...]
 
 
 def projection(model: ClusterModel, settings: Settings, decision: Decision) -> Projection:
@@ -117,7 +117,7 @@ def projection(model: ClusterModel, settings: Settings, decision: Decision) -> P
     taken = [sum(move.source.name == name for move in decision.moves) for name in names]
     coming = [move.destination.name for move in decision.moves if move.destination is not None]
     brokers = tuple(
-        BrokerShown(
+        ExplainedBroker(
             name,
             float(before_full[at]) if model.brokers.known[at] else None,
             float(after_full[at]) if model.brokers.known[at] else None,
@@ -152,17 +152,17 @@ def moved(model: ClusterModel, moves: Sequence[Move]) -> ClusterModel:
     return with_brokers(model, used=used)
 
 
-def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> DecisionShown:
+def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> ExplainedDecision:
     """The decision with names in place of ids."""
     known = [*outcomes, *[None] * (len(decision.moves) - len(outcomes))]
-    return DecisionShown(
+    return ExplainedDecision(
         reason=decision.reason,
         moves=tuple(_move(move, outcome) for move, outcome in zip(decision.moves, known, strict=False)),
         spread_before=decision.spread_before,
         spread_after=decision.spread_after,
         certificate=None if decision.certificate is None else certificate_shown(decision.certificate),
         candidates=tuple(
-            CandidateShown(str(c.bundle), c.source.name, c.destination.name, c.gain, c.rule, c.detail)
+            ExplainedCandidate(str(c.bundle), c.source.name, c.destination.name, c.gain, c.rule, c.detail)
             for c in decision.candidates
         ),
         counts=dict(decision.counts),
@@ -170,10 +170,10 @@ def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> Deci
     )
 
 
-def record_shown(record: DecisionRecord) -> RecordShown:
+def record_shown(record: DecisionRecord) -> ExplainedRecord:
     """The record without the columns of its model."""
     model = record.model
-    return RecordShown(
+    return ExplainedRecord(
         id=record.id,
         at_ms=record.at_ms,
         leader=record.leader.name,
@@ -189,8 +189,8 @@ def record_shown(record: DecisionRecord) -> RecordShown:
     )
 
 
-def _move(move: Move, outcome: Outcome | None) -> MoveShown:
-    return MoveShown(
+def _move(move: Move, outcome: Outcome | None) -> ExplainedMove:
+    return ExplainedMove(
         bundle=str(move.bundle),
         source=move.source.name,
         destination="" if move.destination is None else move.destination.name,
@@ -208,7 +208,7 @@ def _move(move: Move, outcome: Outcome | None) -> MoveShown:
     )
 
 
-def certificate_shown(found: Certificate) -> CertificateShown:
+def certificate_shown(found: Certificate) -> ExplainedCertificate:
     """The certificate, with a ratio only if it is finite."""
     ratio = found.ratio if np.isfinite(found.ratio) else None
-    return CertificateShown(found.bound, found.moved, ratio, found.resource, found.text)
+    return ExplainedCertificate(found.bound, found.moved, ratio, found.resource, found.text)

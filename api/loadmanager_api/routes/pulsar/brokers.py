@@ -27,7 +27,7 @@ from loadmanager.model.policies.patterns import matches_broker, matches_namespac
 from loadmanager.model.registration import VERSION
 from loadmanager_api.http.probes import check_health, check_live, check_ready
 from loadmanager_api.openapi import answers
-from loadmanager_api.routes.brokers import load_shown
+from loadmanager_api.routes.brokers import load_fields
 from loadmanager_api.routing import Acting, AnyNode, ControlRouter, TheNode, leader_of, no_broker, on_http_loop
 from loadmanager_api.state import kept
 from statechannel.errors import InvalidName
@@ -206,7 +206,7 @@ async def load_report(node: TheNode) -> dict[str, Any]:
         "numBundles": load.bundles,
         "bundles": [str(bundle) for bundle in await bundles_of(node, name)],
         "lastStats": {str(each.bundle): msgspec.to_builtins(each.load) for each in (own.top.bundles if own else ())},
-        "report": load_shown(load),
+        "report": load_fields(load),
     }
 
 

@@ -23,30 +23,26 @@ from loadmanager_api.conditions import Conditions, When
 from loadmanager_api.openapi import answers, body
 from loadmanager_api.routes.pulsar.brokers import check_cluster
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode
-from loadmanager_api.shapes import STRICT
+from loadmanager_api.shapes import Body
 
 Text = Annotated[str, StringConstraints(max_length=1_000)]
 
 Texts = Annotated[list[Text], Field(max_length=1_000)]
 
 
-class AutoFailover(BaseModel):
+class AutoFailover(Body):
     """When secondary brokers serve. `min_limit`: least count of primary brokers; `usage_threshold`: percent."""
-
-    model_config = STRICT
 
     policy_type: Literal["min_available"] = "min_available"
     parameters: Mapping[Literal["min_limit", "usage_threshold"], str | float]
 
 
-class IsolationData(BaseModel):
+class IsolationData(Body):
     """Pulsar's NamespaceIsolationData. `unload_scope` has no effect: only misplaced bundles ever move."""
-
-    model_config = STRICT
 
     namespaces: Texts
     primary: Texts
-    secondary: Texts = []
+    secondary: Texts = Field([])
     auto_failover_policy: AutoFailover = AutoFailover(parameters={"min_limit": "1", "usage_threshold": "100"})
     unload_scope: Literal["all_matching", "none", "changed"] | None = None
 
@@ -60,10 +56,8 @@ class BrokerIsolationData(BaseModel):
     namespaceRegex: list[str] = []  # noqa: N815
 
 
-class FailureDomainData(BaseModel):
+class FailureDomainData(Body):
     """Pulsar's FailureDomain."""
-
-    model_config = STRICT
 
     brokers: Texts
 
