@@ -11,13 +11,14 @@ import click
 from loadmanager_api.cli.bundles import keep_drained
 from loadmanager_api.cli.client import NotNow, Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
-from loadmanager_api.cli.config import PULSAR_COMMANDS
+from loadmanager_api.cli.config import PULSAR_ROWS
 from loadmanager_api.cli.names import BROKER, segment
 from loadmanager_api.cli.options import confirm, disrupts, drains, shows
-from loadmanager_api.cli.policies import show_written
 from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
-from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
+from loadmanager_api.cli.pulsar import NO_EFFECT
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import commands, show_written
 
 POLL_S = 0.2
 
@@ -186,7 +187,7 @@ def shutdown(remote: Remote) -> None:
     done(remote, f"the broker at {remote.admin_url} moves its bundles away", admin_url=remote.admin_url)
 
 
-for command in (*PULSAR_COMMANDS, *thin_commands("brokers")):
+for command in commands((*PULSAR_ROWS, *PULSARS["brokers"])):
     brokers.add_command(command)
 brokers.add_command(leader, "leader-broker")
 brokers.add_command(health, "healthcheck")

@@ -20,8 +20,10 @@ from loadmanager_api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, TOPIC, b
 from loadmanager_api.cli.options import asks_a_broker, changes, confirm, disrupts, shows
 from loadmanager_api.cli.policies import show_preview
 from loadmanager_api.cli.printing import done, echo, show
-from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
+from loadmanager_api.cli.pulsar import NO_EFFECT
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import commands
 from statechannel.law.bundle import FULL_UPPER, Key
 
 _AT = "/admin/v2/namespaces"
@@ -91,7 +93,7 @@ def topics() -> None:
     """Show where topics are served, and move them."""
 
 
-for command in thin_commands("topics"):
+for command in commands(PULSARS["topics"]):
     topics.add_command(command)
 
 
@@ -224,7 +226,7 @@ def namespaces() -> None:
     """Create, list and unload namespaces; split and merge their bundles."""
 
 
-for command in (*ANTI_AFFINITY_COMMANDS, *thin_commands("namespaces")):
+for command in (*ANTI_AFFINITY_COMMANDS, *commands(PULSARS["namespaces"])):
     namespaces.add_command(command)
 namespaces.add_command(list_topics, "topics")
 
