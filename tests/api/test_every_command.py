@@ -30,7 +30,6 @@ CHANGE_NOTHING = {
     "history serve": "keeps a session",
     "history sql": "reads a lake",
     "playground": "simulates in memory",
-    "topics bundle-range": "reads",
     "what-if": "is a dry run by itself",
 }
 CHANGE = {

@@ -121,25 +121,30 @@ def _show(remote: Remote, row: Request, given: Given, answer: Any) -> None:
         if row.previews:
             show_written(remote, text, answer)
         else:
-            done(remote, text, **(answer if isinstance(answer, dict) else _facts(given)))
+            done(remote, text, **(answer if isinstance(answer, dict) else _facts(row, given)))
     elif row.columns:
-        _show_table(remote, row, answer, row.empty.format_map(given))
+        _show_table(remote, row, given, answer)
     else:
         show_pairs(remote, answer, list(answer.items()))
 
 
-def _facts(given: Given) -> dict[str, Any]:
-    """What a program is told of a change without an answer."""
-    plain = {name: value if isinstance(value, int | float | None) else str(value) for name, value in given.items()}
-    return {name: value for name, value in plain.items() if given[name] is not False and given[name] != ()}
+def _facts(row: Request, given: Given) -> dict[str, Any]:
+    """What a program is told of a change without an answer: parameters in path and query, and others with values."""
+    known = _NAME.findall(row.request)
+    return {
+        name: value if isinstance(value, int | float | None) else str(value)
+        for name, value in given.items()
+        if value is not False and (name in known or value not in (None, ()))
+    }
 
 
-def _show_table(remote: Remote, row: Request, answer: Any, empty: str) -> None:
+def _show_table(remote: Remote, row: Request, given: Given, answer: Any) -> None:
+    empty = row.empty.format_map(given)
     found = answer[row.part] if row.part else answer
     entries: Sequence[Any] = list(found.items()) if isinstance(found, dict) else found
     if isinstance(row.columns, str):
         if isinstance(found, str):
-            done(remote, found, **{row.columns: found})
+            done(remote, found, **_facts(row, given), **{row.columns: found})
         else:
             show(remote, answer, (row.columns,), [(name,) for name in found], empty)
         return
