@@ -160,7 +160,7 @@ class LazyGroup(Group):
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self._table)
+        return sorted(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         name = self._aliases.get(cmd_name, cmd_name)
