@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager_api.cli.contexts import resolved
-from loadmanager_api.cli.main import COMMANDS, main
+from loadmanager_api.cli.main import ALIASES, COMMANDS, SECTIONS, main
 from loadmanager_api.cli.remote import Typed
 from tests.api.access.issuing import Certificates, Issuer, jwks
 from tests.api.conftest import WAIT_S, Cluster
@@ -213,6 +214,31 @@ def test_a_command_that_is_almost_one_names_it() -> None:
     assert "Did you mean 'brokers'" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("move", "t/n/0x00000000_0x40000000", "a:1"), "'bundles move'"),
+        (("transfer",), "'bundles transfer'"),
+        (("drain",), "'brokers drain'"),
+        (("brokers", "lsit"), "'list'"),
+        (("history", "reprot"), "'report'"),
+    ],
+)
+def test_a_command_of_a_group_is_named_with_its_group(typed: tuple[str, ...], meant: str) -> None:
+    result = CliRunner().invoke(main, typed)
+    assert result.exit_code == 2
+    assert result.stderr.count("Did you mean") == 1
+    assert f"Did you mean {meant}?" in result.stderr
+
+
+def test_aliases_work_and_stand_in_no_list() -> None:
+    assert not ALIASES.keys() & COMMANDS.keys()
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    for alias, name in ALIASES.items():
+        assert f"  {alias} " not in shown
+        assert main.get_command(click.Context(main), alias) is main.get_command(click.Context(main), name)
+
+
 def test_a_url_that_is_none_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["brokers", "list", "--admin-url", "nonsense"]).exit_code == 2
 
@@ -223,7 +249,8 @@ def test_a_negative_number_is_wrong_usage() -> None:
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:
     shown = CliRunner().invoke(main, ["--help"]).stdout
-    assert all(name in shown for name in COMMANDS)
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    assert [title for title in SECTIONS if f"\n  {title}:\n" not in shown] == []
     assert "Exit codes" in shown
 
 

@@ -55,7 +55,12 @@ def command_in(directory: Path, first: str = "") -> Path:
 def with_command(commands: Path) -> dict[str, str]:
     """The environment in which bash finds it, and it no broker."""
     path = f"{commands}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "LOADMANAGER_ADMIN_URL": "http://127.0.0.1:9"}
+    return {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": f"{ROOT}:{ROOT}/api",
+        "LOADMANAGER_ADMIN_URL": "http://127.0.0.1:9",
+    }
 
 
 async def tab(commands: Path, line: str, **environment: str) -> list[str]:
@@ -138,7 +143,7 @@ async def test_bash_completes_commands_subcommands_and_options(commands: Path):
         *("-o json completion ", "namespaces create --bundles 4 "),
     )
     offered = await tabs(commands, *(f"loadmanager {line}" for line in lines))
-    assert offered[0] == list(COMMANDS)
+    assert offered[0] == sorted(COMMANDS)
     assert offered[1:4] == [["broker", "broker-stats", "brokers"], ["create"], ["--force"]]
     assert offered[4] == ["bash", "zsh", "fish"]
     assert offered[5] == [], "no broker answers, and nothing is said about it"

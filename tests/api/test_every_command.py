@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 
 import click
 from click.testing import CliRunner
 
 from loadmanager_api.cli.main import main
+from loadmanager_api.cli.names import NameType
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
+from loadmanager_api.cli.requests import Request
+from loadmanager_api.cli.requests import commands as declared
+from tests.api.declared import operation_of
 
 COLUMNS = 80
 CHANGE_NOTHING = {
-    "brokers list-dynamic-config": "reads names",
     "channel export": "reads; writes a new file, or with --replace that one",
     "channel verify": "reads",
     "channel watch": "reads",
@@ -24,7 +30,6 @@ CHANGE_NOTHING = {
     "history serve": "keeps a session",
     "history sql": "reads a lake",
     "playground": "simulates in memory",
-    "topics bundle-range": "reads",
     "what-if": "is a dry run by itself",
 }
 CHANGE = {
@@ -80,4 +85,44 @@ def test_the_help_of_every_command_fits_into_a_terminal() -> None:
         wide = [line for line in shown.stdout.splitlines() if len(line) > COLUMNS]
         if shown.exit_code != 0 or wide:
             bad.append(f"loadmanager {name} --help: exit code {shown.exit_code}, too wide: {wide}")
+    assert not bad, "\n".join(bad)
+
+
+SAMPLES = {"bundle": "t/n/0x00000000_0x40000000", "broker": "a:1", "group": "t/n/g", "topic": "t/n/a"}
+"""By the name of a parameter's type; others are `t/n`."""
+
+
+def rows() -> Iterator[Request]:
+    every()  # which imports all modules
+    for name, module in sorted(sys.modules.items()):
+        for value in vars(module).values() if name.startswith("loadmanager_api.cli.") else ():
+            for each in value if isinstance(value, tuple) else ():
+                if isinstance(each, Request):
+                    yield each
+    for its in PULSARS.values():
+        yield from its
+
+
+def sample(parameter: click.Parameter) -> str:
+    """How a parameter may stand in a path."""
+    kind = parameter.type
+    return kind.in_path(kind.convert(SAMPLES.get(kind.name, "t/n"), None, None)) if isinstance(kind, NameType) else "x"
+
+
+def test_each_row_asks_a_route_that_exists_and_takes_its_query() -> None:
+    shared = {each.name for each in declared([Request("", "DELETE /", "", confirm="x")])[0].params}
+    shared |= {each.name for each in declared([Request("", "GET /", "")])[0].params}
+    bad, count = list[str](), 0
+    for count, row in enumerate(rows(), 1):  # noqa: B007 - it is asked for below
+        (command,) = declared([row])
+        own = {each.name or "": each for each in command.params if each.expose_value and each.name not in shared}
+        path, _, query = row.request.partition(" ")[2].partition("?")
+        asked = {item.partition("=")[0] for item in query.split("&") if item}
+        if row.method in ("GET", "DELETE"):
+            asked |= own.keys() - set(re.findall(r"\{(\w+)\}", row.request))
+        found = operation_of(row.method, re.sub(r"\{(\w+)\}", lambda name, own=own: sample(own[name[1]]), path))
+        unknown = asked if found is None else asked - {each["name"] for each in found.parameters}
+        if found is None or unknown:
+            bad.append(f"{row.request}: {'no such route' if found is None else f'it takes no {sorted(unknown)}'}")
+    assert count > 40
     assert not bad, "\n".join(bad)

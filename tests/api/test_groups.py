@@ -470,7 +470,7 @@ async def test_the_commands_look_and_change(world: World) -> None:
         (("lag", GROUP), "360 records wait"),
         (("set-strategy", GROUP, "avg"), "is divided by AVG"),
         (("set-mode", GROUP, "server"), "is divided by its coordinator"),
-        (("rebalance", GROUP), "is divided anew"),
+        (("rebalance", GROUP), "is divided again"),
         (("reset-offsets", GROUP, "--to", "earliest", "--dry-run"), "would skip 0 records and read 240 again"),
     ):
         shown = await world.cli(*arguments)

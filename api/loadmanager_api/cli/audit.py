@@ -12,10 +12,11 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.command_group import Group
-from loadmanager_api.cli.names import NAMESPACE, segment
-from loadmanager_api.cli.options import changes, cursor_option, shows, since_option, since_query
-from loadmanager_api.cli.printing import age, echo, show, show_pairs
+from loadmanager_api.cli.names import NAMESPACE
+from loadmanager_api.cli.options import cursor_option, shows, since_option
+from loadmanager_api.cli.printing import age, echo, show
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands
 
 
 @click.command()
@@ -33,9 +34,9 @@ from loadmanager_api.cli.remote import Remote
 )
 @cursor_option
 @shows
-def audit(remote: Remote, since: int | None, limit: int, cursor: str | None, **filters: str | None) -> None:
+def audit(remote: Remote, since_ms: int | None, limit: int, cursor: str | None, **filters: str | None) -> None:
     """Show who asked for which change, from where, and what became of it; newest first."""
-    query = {**filters, **since_query(since), "limit": str(limit), "cursor": cursor}
+    query = {**filters, "since_ms": since_ms, "limit": limit, "cursor": cursor}
     found = run(ask(remote, "GET", "/v1/audit", query=query))
     rows = [
         (
@@ -55,49 +56,29 @@ def audit(remote: Remote, since: int | None, limit: int, cursor: str | None, **f
         echo(f"older entries: --cursor {found['next']}", err=True)
 
 
-STATES = ("running", "cancelling", "done", "failed", "lost")
-
-
-@click.group(cls=Group)
-def operations() -> None:
-    """Show changes that were sent with a key, or without waiting; cancel them."""
-
-
-@operations.command("list")
-@click.option("--state", type=click.Choice(STATES), help="Only operations in this state.")
-@click.option("--by", metavar="PRINCIPAL", help="Only operations of this principal.")
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Number at most."
-)
-@shows
-def list_(remote: Remote, state: str | None, by: str | None, limit: int) -> None:
-    """List the last operations, newest first: your own, or those of all for viewers of the cluster."""
-    found = run(ask(remote, "GET", "/v1/operations", query={"state": state, "by": by, "limit": str(limit)}))
-    rows = [
-        (each["id"], _state(each), each["action"], each["about"], each["principal"], age(each["begun_ms"]))
-        for each in found
-    ]
-    show(remote, found, ("operation", "state", "action", "about", "by", "age"), rows, empty="no operations")
-
-
-@operations.command("show")
-@click.argument("operation")
-@shows
-def show_(remote: Remote, operation: str) -> None:
-    """Show one operation, with its progress and its answer."""
-    found = run(ask(remote, "GET", f"/v1/operations/{segment(operation)}"))
-    show_pairs(remote, found, list(found.items()))
-
-
-@operations.command()
-@click.argument("operation")
-@changes
-def cancel(remote: Remote, operation: str) -> None:
-    """Have an operation stopped by its broker. What was done stays; a move under way is completed."""
-    found = run(ask(remote, "POST", f"/v1/operations/{segment(operation)}/cancel"))
-    if remote.for_people:
-        echo(f"operation {found['id']} is {found['state']}")
-
-
 def _state(each: dict[str, Any]) -> str:
     return each["state"] if each["status"] is None else f"{each['state']} ({each['status']})"
+
+
+STATES = ("running", "cancelling", "done", "failed", "lost")
+_OPERATION = click.argument("operation")
+_AT = "/v1/operations"
+
+ROWS = (
+    Request("list", f"GET {_AT}",
+        "List the last operations, newest first: your own, or those of all for viewers of the cluster.",
+        (click.option("--state", type=click.Choice(STATES), help="Only operations in this state."),
+        click.option("--by", metavar="PRINCIPAL", help="Only operations of this principal."), click.option("--limit",
+        metavar="N", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Number at most.")),
+        columns={"operation": "id", "state": _state, "action": "action", "about": "about", "by": "principal",
+        "age": lambda each: age(each["begun_ms"])}, empty="no operations"),
+    Request("show", f"GET {_AT}/{{operation}}", "Show one operation, with its progress and its answer.", (_OPERATION,)),
+    Request("cancel", f"POST {_AT}/{{operation}}/cancel",
+        "Have an operation stopped by its broker. What was done stays; a move under way is completed.", (_OPERATION,),
+        done="operation {id} is {state}"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(ROWS))
+def operations() -> None:
+    """Show changes that were sent with a key, or without waiting; cancel them."""

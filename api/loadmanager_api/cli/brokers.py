@@ -11,20 +11,34 @@ import click
 from loadmanager_api.cli.bundles import keep_drained
 from loadmanager_api.cli.client import NotNow, Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
-from loadmanager_api.cli.config import PULSAR_COMMANDS
+from loadmanager_api.cli.config import PULSAR_ROWS
 from loadmanager_api.cli.names import BROKER, segment
 from loadmanager_api.cli.options import confirm, disrupts, drains, shows
-from loadmanager_api.cli.policies import show_written
 from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
-from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
+from loadmanager_api.cli.pulsar import NO_EFFECT, ignored
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands, show_written
 
 POLL_S = 0.2
 
 
-@click.group(cls=Group)
+ROWS = (
+    Request("leader", "GET /admin/v2/brokers/leaderBroker", "Show the leader.", view=lambda remote,
+        found: show_pairs(remote, found, [("broker", found["brokerId"]), ("admin", found["serviceUrl"])])),
+    Request("health", "GET /admin/v2/brokers/health",
+        "Check whether the asked broker is registered and could serve at this moment.",
+        (ignored("-tv", "--topic-version", metavar="V1|V2"),), columns="health"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands((*ROWS, *PULSAR_ROWS, *PULSARS["brokers"])))
 def brokers() -> None:
     """List brokers, show the leader, drain brokers."""
+
+
+for name, alias in (("leader", "leader-broker"), ("health", "healthcheck")):
+    brokers.add_command(brokers.commands[name], alias)
 
 
 @brokers.command("list", short_help="List every broker, also gone ones that hold bundles.")
@@ -76,23 +90,6 @@ def state_of(broker: Mapping[str, Any]) -> str:
         return "gone"
     words = [word for word in ("leader", "draining", "behind", "unfit") if broker.get(word)]
     return ", ".join(words) or "ok"
-
-
-@brokers.command()
-@shows
-def leader(remote: Remote) -> None:
-    """Show the leader."""
-    found = run(ask(remote, "GET", "/admin/v2/brokers/leaderBroker"))
-    show_pairs(remote, found, [("broker", found["brokerId"]), ("admin", found["serviceUrl"])])
-
-
-@brokers.command(short_help="Check whether the asked broker could serve at this moment.")
-@click.option("-tv", "--topic-version", metavar="V1|V2", help=NO_EFFECT, expose_value=False)
-@shows
-def health(remote: Remote) -> None:
-    """Check whether the asked broker is registered and could serve at this moment."""
-    found = run(ask(remote, "GET", "/admin/v2/brokers/health"))
-    done(remote, found, health=found)
 
 
 @brokers.command(short_help="Move all bundles of a broker away.")
@@ -184,9 +181,3 @@ def shutdown(remote: Remote) -> None:
     confirm(remote, f"This moves all bundles of the broker at {remote.admin_url} away")
     run(ask(remote, "POST", "/admin/v2/brokers/shutdown"))
     done(remote, f"the broker at {remote.admin_url} moves its bundles away", admin_url=remote.admin_url)
-
-
-for command in (*PULSAR_COMMANDS, *thin_commands("brokers")):
-    brokers.add_command(command)
-brokers.add_command(leader, "leader-broker")
-brokers.add_command(health, "healthcheck")

@@ -6,7 +6,7 @@ policies of single bundles (`pin`, `exclude`, `quarantine` …).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,60 +16,15 @@ from loadmanager.model.policies.effective import intersects
 from loadmanager_api.cli.client import Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE, segment
-from loadmanager_api.cli.options import changes, confirm, cursor_option, disrupts, shows, since_option, since_query
-from loadmanager_api.cli.policies import show_written
-from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
+from loadmanager_api.cli.options import changes, cursor_option, shows, since_option
+from loadmanager_api.cli.printing import age, echo, show, show_answer, show_pairs
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands, show_written
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
 
 _BUNDLE = click.argument("bundle", type=BUNDLE)
-_FORCE = click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
 _REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
-
-
-@click.command(short_help="Keep a bundle on a broker.")
-@_BUNDLE
-@click.argument("broker", metavar="[HOST:PORT]", type=BROKER, required=False)
-@_FORCE
-@_REASON
-@changes
-def pin(remote: Remote, bundle: Bundle, broker: str | None, force: bool, reason: str | None) -> None:
-    """Move a bundle to a broker and keep it there while that broker lives; without HOST:PORT, keep it where it is."""
-    found = _patch(remote, bundle, {"pin": broker or "*"}, force=force, reason=reason)
-    show_written(remote, f"{bundle} is pinned to {broker or 'where it is'}", found)
-
-
-@click.command()
-@_BUNDLE
-@_REASON
-@changes
-def unpin(remote: Remote, bundle: Bundle, reason: str | None) -> None:
-    """Remove the pin of a bundle."""
-    show_written(remote, f"{bundle} is no longer pinned", _patch(remote, bundle, {"pin": None}, reason=reason))
-
-
-@click.command(short_help="Keep a bundle off brokers.")
-@_BUNDLE
-@click.argument("brokers", metavar="[HOST:PORT…]", type=BROKER, nargs=-1)
-@_FORCE
-@_REASON
-@changes
-def exclude(remote: Remote, bundle: Bundle, brokers: tuple[str, ...], force: bool, reason: str | None) -> None:
-    """Keep a bundle off these brokers. The list replaces the former one; without brokers, nothing is excluded."""
-    found = _patch(remote, bundle, {"exclude": list(brokers) or None}, force=force, reason=reason)
-    show_written(remote, f"{bundle} is kept off {', '.join(brokers) or 'no broker'}", found)
-
-
-@click.command(short_help="Assign a bundle to no broker any more.")
-@_BUNDLE
-@click.option("--reason", metavar="TEXT", required=True, help="Reason; lookups of the bundle answer with it.")
-@disrupts
-def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
-    """Assign a bundle to no broker any more. Its present owner keeps it: unload the bundle to take it away."""
-    confirm(remote, f"This quarantines {bundle}: nobody can look it up once its owner has left it")
-    found = _patch(remote, bundle, {"quarantined": reason}, reason=reason)
-    show_written(remote, f"{bundle} is quarantined: {reason}", found)
 
 
 @click.command("release-quarantine")
@@ -79,12 +34,17 @@ def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
 def release_quarantine(remote: Remote, bundle: Bundle, reason: str | None) -> None:
     """Let a bundle be assigned again, and all ranges that were quarantined with it."""
     written = [each for each in _quarantined(remote) if intersects(each, bundle)] or [bundle]
-    found = [_patch(remote, each, {"quarantined": None}, reason=reason) for each in written]
+    found = run(_release(remote, written, reason))
     whole = "" if written == [bundle] else f"; this ends the quarantine of {', '.join(map(str, written))}"
     show_written(remote, f"{bundle} may be assigned again{whole}", found[0])
 
 
-POLICY_COMMANDS = (pin, unpin, exclude, quarantine, release_quarantine)
+async def _release(remote: Remote, bundles: Iterable[Bundle], reason: str | None) -> list[Any]:
+    query, body = {"reason": reason}, {"quarantined": None}
+    return [
+        await ask(remote, "PATCH", f"/v1/policies/bundle/{each}", query=query, body=body, previews=True)
+        for each in bundles
+    ]
 
 
 async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool) -> dict[str, Any]:
@@ -101,16 +61,6 @@ def _quarantined(remote: Remote) -> list[Bundle]:
     return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
 
 
-def _patch(
-    remote: Remote, bundle: Bundle, fields: dict[str, Any], *, force: bool = False, reason: str | None = None
-) -> dict[str, Any]:
-    query = {"force": force, "reason": reason}
-    found: dict[str, Any] = run(
-        ask(remote, "PATCH", f"/v1/policies/bundle/{bundle}", query=query, body=fields, previews=True)
-    )
-    return found
-
-
 HISTORY_PAGE = 1_000
 
 
@@ -122,13 +72,13 @@ HISTORY_PAGE = 1_000
 @since_option
 @cursor_option
 @shows
-def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> None:
+def history(remote: Remote, bundle: Bundle, limit: int, since_ms: int | None, cursor: str | None) -> None:
     """List every record that names BUNDLE, accepted or refused, newest first.
 
     The bundle may have been split or merged away since. The list goes back as far as the log: the last line says if
     older records were trimmed.
     """
-    found = run(_collect_history(remote, bundle, limit, since, cursor))
+    found = run(_collect_history(remote, bundle, limit, since_ms, cursor))
     if remote.for_people and found["entries"]:
         present = f"is {found['state']}" if found["exists"] else "is gone"
         echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
@@ -141,10 +91,10 @@ def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, curso
             echo(found["note"], err=True)
 
 
-async def _collect_history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> Any:
+async def _collect_history(remote: Remote, bundle: Bundle, limit: int, since_ms: int | None, cursor: str | None) -> Any:
     path, found, entries = f"/v1/bundles/{bundle}/history", None, list[Any]()
     while found is None or (found["next"] is not None and len(entries) < limit):
-        query = {"limit": str(min(HISTORY_PAGE, limit - len(entries))), "cursor": cursor, **since_query(since)}
+        query = {"limit": str(min(HISTORY_PAGE, limit - len(entries))), "cursor": cursor, "since_ms": since_ms}
         found = await ask(remote, "GET", path, query=query)
         entries += found["entries"]
         cursor = found["next"]
@@ -211,9 +161,94 @@ def _listed(names: list[str], most: int = 8) -> str:
 PAGE = 1_000
 
 
-@click.group(cls=Group)
+def owner_of(bundle: Mapping[str, Any]) -> str | None:
+    """Its owner, whether that is dead, and where it is going; if it has none and can't get one, that it waits."""
+    if bundle["owner"] is None:
+        waits = bundle.get("waits")
+        return None if not waits else "none (quarantined)" if waits.startswith("quarantined") else "none (waits)"
+    dead = "" if bundle["owner_live"] else " (dead)"
+    target = f" → {bundle['target']}" if bundle["target"] else ""
+    return f"{bundle['owner']}{dead}{target}"
+
+
+def _last(bundle: dict[str, Any]) -> str:
+    return f"{bundle['last_action']} by {bundle['last_actor']}"
+
+
+async def _collect(remote: Remote, query: Query, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while len(found) < limit:
+        page, after = await page_of(remote, query, after, min(PAGE, limit - len(found)))
+        found += page
+        if after is None:
+            break
+    return found, after is not None
+
+
+async def page_of(
+    remote: Remote, query: Query, after: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """The bundles of the query behind `after`, and what the next page is behind; None: this is the last one."""
+    page = await ask(remote, "GET", "/v1/bundles", query={**query, "limit": str(limit), "cursor": after})
+    return page["bundles"], page["next"]
+
+
+def _show(remote: Remote, found: dict[str, Any]) -> None:
+    names = ("bundle", "state", "owner", "incarnation", "owner_live", "target", "token", "revision", "partition")
+    pairs: list[tuple[str, object]] = [(name.replace("_", " "), found[name]) for name in names]
+    pairs.append(("last record", _last(found)))
+    if found["cuts"]:
+        pairs.append(("cuts", ", ".join(found["cuts"])))
+    for name, value in (found["load"] or {}).items():
+        if name != "sampled_ms":
+            pairs.append((f"load {name}", value))
+    show_pairs(remote, found, pairs)
+
+
+_FORCE = click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
+_POLICY = "/v1/policies/bundle/{bundle}"
+
+ROWS = (
+    Request("show", "GET /v1/bundles/{bundle}", "Show everything that the asked broker knows of one bundle.",
+        (_BUNDLE,), view=_show),
+    Request("move", "PUT /admin/v2/namespaces/{bundle}/unload?destinationBroker={destination}&force",
+        "Move a bundle to a broker. It takes over while the present owner serves. `pin` also keeps the bundle there.",
+        (_BUNDLE, click.argument("destination", metavar="HOST:PORT", type=BROKER), click.option("--force",
+        is_flag=True, help="Move even if a policy forbids it; the record says so.")),
+        done="{bundle} was moved to {destination}"),
+    Request("cancel", "POST /v1/bundles/{bundle}/cancel",
+        "Cancel the transfer or split of a bundle: it stays where it is, whole.", (_BUNDLE,),
+        done="the transfer or split of {bundle} is cancelled"),
+    Request("pin", f"PATCH {_POLICY}?force&reason",
+        "Keep a bundle on a broker: move it there while that broker lives. Without HOST:PORT, keep it where it is.",
+        (_BUNDLE, click.argument("broker", metavar="[HOST:PORT]", type=BROKER, required=False), _FORCE, _REASON),
+        body=lambda given: {"pin": given["broker"] or "*"}, previews=True,
+        done=lambda given: f"{given['bundle']} is pinned to {given['broker'] or 'where it is'}"),
+    Request("unpin", f"PATCH {_POLICY}?reason", "Remove the pin of a bundle.", (_BUNDLE, _REASON),
+        body=lambda _given: {"pin": None}, previews=True, done="{bundle} is no longer pinned"),
+    Request("exclude", f"PATCH {_POLICY}?force&reason",
+        "Keep a bundle off these brokers. The list replaces the former one; without brokers, nothing is excluded.",
+        (_BUNDLE, click.argument("brokers", metavar="[HOST:PORT…]", type=BROKER, nargs=-1), _FORCE, _REASON),
+        body=lambda given: {"exclude": list(given["brokers"]) or None}, previews=True,
+        done=lambda given: f"{given['bundle']} is kept off {', '.join(given['brokers']) or 'no broker'}"),
+    Request("quarantine", f"PATCH {_POLICY}?reason",
+        "Assign a bundle to no broker any more. Its present owner keeps it: unload the bundle to take it away.",
+        (_BUNDLE, click.option("--reason", metavar="TEXT", required=True,
+        help="Reason; lookups of the bundle answer with it.")), body=lambda given: {"quarantined": given["reason"]},
+        previews=True, confirm="This quarantines {bundle}: no client can look it up once its owner has left it",
+        done="{bundle} is quarantined: {reason}"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(ROWS))
 def bundles() -> None:
     """List, move, pin, exclude and quarantine bundles; cancel moves and splits."""
+
+
+bundles.add_command(bundles.commands["move"], "transfer")
+bundles.add_command(history)
+bundles.add_command(release_quarantine)
 
 
 @bundles.command("list")
@@ -252,99 +287,9 @@ def list_(remote: Remote, limit: int, **query: str | None) -> None:
         echo(f"these are the first {limit}; there are more: give a greater --limit", err=True)
 
 
-def owner_of(bundle: Mapping[str, Any]) -> str | None:
-    """Its owner, whether that is dead, and where it is going; if it has none and can't get one, that it waits."""
-    if bundle["owner"] is None:
-        waits = bundle.get("waits")
-        return None if not waits else "none (quarantined)" if waits.startswith("quarantined") else "none (waits)"
-    dead = "" if bundle["owner_live"] else " (dead)"
-    target = f" → {bundle['target']}" if bundle["target"] else ""
-    return f"{bundle['owner']}{dead}{target}"
-
-
-def _last(bundle: dict[str, Any]) -> str:
-    return f"{bundle['last_action']} by {bundle['last_actor']}"
-
-
-async def _collect(remote: Remote, query: Query, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    while len(found) < limit:
-        page, after = await page_of(remote, query, after, min(PAGE, limit - len(found)))
-        found += page
-        if after is None:
-            break
-    return found, after is not None
-
-
-async def page_of(
-    remote: Remote, query: Query, after: str | None, limit: int
-) -> tuple[list[dict[str, Any]], str | None]:
-    """The bundles of the query behind `after`, and what the next page is behind; None: this is the last one."""
-    page = await ask(remote, "GET", "/v1/bundles", query={**query, "limit": str(limit), "cursor": after})
-    return page["bundles"], page["next"]
-
-
-@bundles.command("show")
-@click.argument("bundle", type=BUNDLE)
-@shows
-def show_(remote: Remote, bundle: Bundle) -> None:
-    """Show everything that the asked broker knows of one bundle."""
-    found = run(ask(remote, "GET", f"/v1/bundles/{bundle}"))
-    names = ("bundle", "state", "owner", "incarnation", "owner_live", "target", "token", "revision", "partition")
-    pairs: list[tuple[str, object]] = [(name.replace("_", " "), found[name]) for name in names]
-    pairs.append(("last record", _last(found)))
-    if found["cuts"]:
-        pairs.append(("cuts", ", ".join(found["cuts"])))
-    for name, value in (found["load"] or {}).items():
-        if name != "sampled_ms":
-            pairs.append((f"load {name}", value))
-    show_pairs(remote, found, pairs)
-
-
-for command in POLICY_COMMANDS:
-    bundles.add_command(command)
-
-
-@bundles.command(short_help="Move a bundle to a broker.")
-@click.argument("bundle", type=BUNDLE)
-@click.argument("broker", metavar="HOST:PORT", type=BROKER)
-@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
-@changes
-def move(remote: Remote, bundle: Bundle, broker: str, force: bool) -> None:
-    """Transfer a bundle to a broker, which takes it over while the present owner serves. `pin` also keeps it there."""
-    path = f"/admin/v2/namespaces/{bundle}/unload"
-    run(ask(remote, "PUT", path, query={"destinationBroker": broker, "force": force}))
-    done(remote, f"{bundle} was moved to {broker}", bundle=str(bundle), destination=broker)
-
-
-bundles.add_command(move, "transfer")
-
-
-@bundles.command(short_help="Cancel the transfer or split of a bundle.")
-@click.argument("bundle", type=BUNDLE)
-@changes
-def cancel(remote: Remote, bundle: Bundle) -> None:
-    """Cancel the transfer or split of a bundle: it stays where it is, whole."""
-    run(ask(remote, "POST", f"/v1/bundles/{bundle}/cancel"))
-    done(remote, f"the transfer or split of {bundle} is cancelled", bundle=str(bundle))
-
-
-bundles.add_command(history)
-
-
-@click.group(cls=Group)
-def splitting() -> None:
-    """Show splits, merges and quarantines, and why others did not happen."""
-
-
-@splitting.command("show")
-@shows
-def show_splitting(remote: Remote) -> None:
-    """Show the asked broker's last look at its own bundles, and recent events."""
-    found = run(ask(remote, "GET", "/v1/splitting"))
+def _show_splitting(remote: Remote, found: dict[str, Any]) -> None:
     if not remote.for_people:
-        show(remote, found, (), ())
+        show_answer(remote, found)
         return
     looked = found["idle"] or f"{found['looks']} looks, the last one {age(found['looked_ms'])} ago"
     pairs: list[tuple[str, object]] = [("broker", found["broker"]), ("looked", looked)]
@@ -369,10 +314,16 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     return [(row["bundle"], row["why"]), *(("", each) for each in row["evidence"])]
 
 
-@splitting.command("why")
-@click.argument("bundle", type=BUNDLE)
-@shows
-def why(remote: Remote, bundle: Bundle) -> None:
-    """Show why a bundle is not split, and not merged. Ask its owner, with --admin-url."""
-    found = run(ask(remote, "GET", f"/v1/splitting/{bundle}"))
-    show_pairs(remote, found, [("bundle", found["bundle"]), ("split", found["split"]), ("merge", found["merge"])])
+SPLITTING_ROWS = (
+    Request("show", "GET /v1/splitting", "Show the asked broker's last look at its own bundles, and recent events.",
+        view=_show_splitting),
+    Request("why", "GET /v1/splitting/{bundle}",
+        "Show why a bundle is not split, and not merged. Ask its owner, with --admin-url.", (_BUNDLE,),
+        view=lambda remote,
+        found: show_pairs(remote, found, [(name, found[name]) for name in ("bundle", "split", "merge")])),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(SPLITTING_ROWS))
+def splitting() -> None:
+    """Show splits, merges and quarantines, and why others did not happen."""

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -33,9 +32,10 @@ from loadmanager_api.cli.client import (
 )
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import NAMESPACE
-from loadmanager_api.cli.options import asks_a_broker, changes, confirm, disrupts, shows, since_option, since_query
-from loadmanager_api.cli.printing import age, done, echo, one_line, show, show_pairs
+from loadmanager_api.cli.options import asks_a_broker, shows, since_option
+from loadmanager_api.cli.printing import age, echo, one_line, show, show_pairs
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands
 from loadmanager_api.cli.stores import agree, export_command, import_command, verify
 
 BROKERS_AT_ONCE = 16
@@ -395,6 +395,24 @@ def _shown(bundle: Any) -> str:
     return f"{bundle['bundle']}  {bundle['state']}  {owner}{target}"
 
 
+_READER = click.argument("name")
+_AT = "/v1/channel/readers"
+
+ROWS = (
+    Request("list", f"GET {_AT}", "List readers, and how far each has read.",
+        (click.option("--prefix", metavar="TEXT", help="Only readers whose name begins so."), since_option),
+        pages=True, part="readers", columns={"reader": "name", "positions": lambda each: " ".join(map(str,
+        each["positions"])), "registered": lambda each: age(each["registered_ms"])}, empty="no readers"),
+    Request("add", f"PUT {_AT}/{{name}}", "Register a reader, or renew its registration and move it forward.\n\n"
+        "POSITIONS are the offsets that the reader needs next, one for each partition.  [default: the log's begin]",
+        (_READER, click.argument("positions", type=click.IntRange(0), nargs=-1)),
+        body=lambda given: {"positions": list(given["positions"]) or None},
+        done=lambda given: f"{given['name']} is registered at {' '.join(map(str, given['positions']))}"),
+    Request("remove", f"DELETE {_AT}/{{reader}}", "Remove a reader.", (click.argument("reader", metavar="NAME"),),
+        confirm="This removes the reader {reader}: what it has not read may be trimmed", done="{reader} is removed"),
+)  # fmt: skip
+
+
 @click.group(cls=Group)
 def channel() -> None:
     """Inspect the channel as one broker has read it; back it up, restore it."""
@@ -405,45 +423,9 @@ channel.add_command(export_command)
 channel.add_command(import_command)
 
 
-@channel.group(cls=Group)
+@channel.group(cls=Group, commands=commands(ROWS))
 def readers() -> None:
     """Manage readers of the channel's log; brokers trim nothing that a reader still needs."""
-
-
-@readers.command("list")
-@click.option("--prefix", metavar="TEXT", help="Only readers whose name begins so.")
-@since_option
-@shows
-def list_readers(remote: Remote, prefix: str | None, since: int | None) -> None:
-    """List readers, and how far each has read."""
-    found = run(ask_all(remote, "/v1/channel/readers", {"prefix": prefix, **since_query(since)}))
-    rows = [(r["name"], " ".join(map(str, r["positions"])), age(r["registered_ms"])) for r in found["readers"]]
-    show(remote, found, ("reader", "positions", "registered"), rows, "no readers")
-
-
-@readers.command("add")
-@click.argument("name")
-@click.argument("positions", type=click.IntRange(0), nargs=-1)
-@changes
-def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
-    """Register a reader, or renew its registration and move it forward.
-
-    POSITIONS are the offsets that the reader needs next, one for each partition.  [default: the begin of the log]
-    """
-    path = f"/v1/channel/readers/{quote(name, safe='')}"
-    added = run(ask(remote, "PUT", path, body={"positions": list(positions) or None}))
-    shown = " ".join(map(str, added["positions"]))
-    done(remote, f"{name} is registered at {shown}", **added)
-
-
-@readers.command("remove")
-@click.argument("name")
-@disrupts
-def remove_reader(remote: Remote, name: str) -> None:
-    """Remove a reader."""
-    confirm(remote, f"This removes the reader {name}: what it has not read may be trimmed")
-    run(ask(remote, "DELETE", f"/v1/channel/readers/{quote(name, safe='')}"))
-    done(remote, f"{name} is removed", reader=name)
 
 
 channel.add_command(status)

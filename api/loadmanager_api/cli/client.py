@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from loadmanager.client.credentials import Credentials
 
 T = TypeVar("T")
-Query = Mapping[str, str | int | float | None]
-"""Parameters of a request by name; a bool is an int here."""
+Query = Mapping[str, str | int | float | tuple[str, ...] | None]
+"""Parameters of a request by name; a bool is an int here, and a tuple is one parameter for each."""
+Params = dict[str, str | tuple[str, ...]]
+"""Those that are sent."""
 
 CONNECT_TIMEOUT_S = 5.0
 REDIRECTS = 4
@@ -57,7 +59,7 @@ class NotNow(Failed):
 class NothingSent(Exception):
     """This is a dry run: the request was not sent."""
 
-    def __init__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> None:
+    def __init__(self, method: str, path: str, query: Params, body: Any) -> None:
         super().__init__(f"{method} {path}")
         self.method = method
         self.path = path
@@ -144,9 +146,12 @@ async def _asked(
     raise not_answered(remote, failures)
 
 
-def _params(query: Query) -> dict[str, str]:
+def _params(query: Query) -> Params:
     given = {name: value for name, value in query.items() if value is not None and value is not False}
-    return {name: "true" if value is True else str(value) for name, value in given.items()}
+    return {
+        name: "true" if value is True else value if isinstance(value, tuple) else str(value)
+        for name, value in given.items()
+    }
 
 
 class Unanswered(Exception):
@@ -158,7 +163,7 @@ class Unanswered(Exception):
 
 
 async def _ask_one(
-    remote: Remote, admin_url: str, method: str, path: str, params: Mapping[str, str], body: Any, said: dict[str, str]
+    remote: Remote, admin_url: str, method: str, path: str, params: Params, body: Any, said: dict[str, str]
 ) -> tuple[Any, str | None]:
     """What this broker answers, or one to which it redirects. Raises Failed, Unanswered."""
     import aiohttp  # takes longer to import than many commands take to run

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,6 +18,8 @@ import click
 from loadmanager.errors import MissingExtra
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.printing import visible
+
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 def with_nearest(message: str, name: str, known: Iterable[str]) -> str:
@@ -27,19 +30,19 @@ def with_nearest(message: str, name: str, known: Iterable[str]) -> str:
 
 def with_near_choices(error: click.UsageError) -> str:
     """The message of wrong usage, with the nearest commands or choices where click adds none."""
-    message, command = error.message, error.ctx.command if error.ctx else None
+    message, group = error.message, error.ctx.command if error.ctx else None
+    if "Did you mean" in message:  # an inner group has said so
+        return message
     if getattr(error, "possibilities", None):  # a newer click's own
         return message
-    if message.startswith("No such command") and isinstance(command, click.Group):
-        return with_nearest(message, _quoted(message), _commands(command, error.ctx))
+    if message.startswith("No such command") and error.ctx and isinstance(group, click.Group):
+        unknown = _quoted(message)
+        told = with_nearest(message, unknown, group.list_commands(error.ctx))
+        return told if told != message or not isinstance(group, LazyGroup) else group.with_inner(error.ctx, message)
     kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
     if isinstance(kind, click.Choice):
         return with_nearest(message, _quoted(message), [str(choice) for choice in kind.choices])
     return message
-
-
-def _commands(group: click.Group, ctx: click.Context | None) -> Sequence[str]:
-    return group.list_commands(ctx) if ctx else []
 
 
 def _quoted(message: str) -> str:
@@ -84,6 +87,7 @@ _FOREIGN = {
 """By group, patterns of the names of those commands."""
 
 _WHOLE = 1_000
+_MOST_NAMED = 4
 _ALMOST = 0.9
 """How alike a name of ours has to be, to take the typed one for a mistyped name rather than for Pulsar's."""
 
@@ -123,15 +127,22 @@ def refuse_foreign(group: str | None, name: str, known: Collection[str]) -> None
 
 
 Table = Mapping[str, tuple[str, str, str]]
-"""Name: (module, the click command in it, one line for the overview)."""
+"""Name: (module below this package, the click command in it, one line for the overview)."""
 
 
 class LazyGroup(Group):
-    """Imports a subcommand when it is used, not to list it."""
+    """Imports a subcommand when it is used, not to list it. Its list has sections; one without a title is not indented.
 
-    def __init__(self, *args: Any, table: Table, **given: Any) -> None:
+    `aliases` has other names of commands, which no list shows.
+    """
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Table], aliases: Mapping[str, str] = {}, **given: Any
+    ) -> None:
         super().__init__(*args, **given)
-        self._table = table
+        self._sections = sections
+        self._table = {name: row for section in sections.values() for name, row in section.items()}
+        self._aliases = aliases
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. What click is to show of its failure has no password in it, and nothing that a terminal
@@ -149,15 +160,27 @@ class LazyGroup(Group):
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self._table)
+        return sorted(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in self._table:
+        name = self._aliases.get(cmd_name, cmd_name)
+        if name not in self._table:
             return None
-        module, attribute, _ = self._table[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module, attribute, _ = self._table[name]
+        command: click.Command = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)
         return command
+
+    def with_inner(self, ctx: click.Context, message: str) -> str:
+        """The message about an unknown command, with the groups that have it: `bundles move`. It imports all."""
+        unknown, found = _quoted(message), list[str]()
+        for name in self._table:
+            group = self.get_command(ctx, name)
+            if isinstance(group, click.Group) and group.get_command(click.Context(group, parent=ctx), unknown):
+                found.append(f"'{name} {unknown}'")
+        return f"{message.rstrip('.')}. Did you mean {' or '.join(found[:_MOST_NAMED])}?" if found else message
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in self._table.items()])
+            for title, table in self._sections.items():
+                with formatter.section(title) if title else nullcontext():
+                    formatter.write_dl([(name, line) for name, (_, _, line) in table.items()])

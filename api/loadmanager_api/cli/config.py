@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import ask, ask_all, run
+from loadmanager_api.cli.client import ask_all, run
 from loadmanager_api.cli.command_group import Group
-from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import asks_a_broker, changes, shows, since_option, since_query
-from loadmanager_api.cli.printing import done, echo, show, show_pairs
+from loadmanager_api.cli.options import shows, since_option
+from loadmanager_api.cli.printing import echo, show, show_pairs
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands, first, second
 
 SOURCES = ("cluster", "start", "default")
 _AT = "/v1/config"
-_PULSARS = "/admin/v2/brokers/configuration"
 
 
 def _names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -29,7 +29,85 @@ def _names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> lis
 _the_setting = click.argument("name", shell_complete=_names)
 
 
-@click.group(cls=Group)
+def _show(remote: Remote, found: dict[str, Any]) -> None:
+    pairs: list[tuple[str, object]] = [
+        (found["name"], " ".join(filter(None, (_value(found["value"]), found["unit"])))),
+        ("means", found["meaning"]),
+        ("from", _origin(found)),
+        ("default", f"{_value(found['default'])}" + (f" ({found['why']})" if found["why"] else "")),
+        ("allowed", ", ".join([found["type"], *found["bounds"]])),
+        ("changes", "while brokers run" if found["live"] else "where the broker is started"),
+    ]
+    pairs += [(theirs, _value(value)) for theirs, value in found["pulsar"].items()]
+    if found["ignored"]:
+        pairs.append(("ignored", found["ignored"]))
+    show_pairs(remote, found, pairs)
+
+
+def _origin(found: dict[str, Any]) -> str:
+    match found["source"]:
+        case "cluster":
+            why = f": {found['reason']}" if found["reason"] else ""
+            return f"the cluster, version {found['version']} by {found['author']}{why}"
+        case "start":
+            return "where the asked broker was started"
+        case _:
+            return "its default"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    unit = f" {found['unit']}" if found["unit"] else ""
+    return f"{found['name']} is {_value(found['value'])}{unit} (version {found['version']})"
+
+
+_VERSION = click.option(
+    "--version", metavar="N", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]"
+)
+_REASON = click.option("--reason", default="", help="Reason, for the history.")
+
+ROWS = (
+    Request("get", f"GET {_AT}/{{name}}", "Show everything about one setting.", (_the_setting,), view=_show),
+    Request("set", f"PUT {_AT}/{{name}}", "Change a setting for the whole cluster, while its brokers run.",
+        (_the_setting, click.argument("value"), _VERSION, _REASON), done=_told),
+    Request("unset", f"DELETE {_AT}/{{name}}", "Leave a setting to each broker again: the value of its start holds.",
+        (_the_setting, _VERSION, _REASON), done=_told),
+    Request("history", f"GET {_AT}/{{name}}/history",
+        "Show who changed a setting: from what to what, when and why; oldest first.", (_the_setting, since_option),
+        pages=True, empty="{name} was not changed", columns={"version": "version",
+        "when": lambda each: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at_ms"] / 1000)), "by": "author",
+        "old": lambda each: "-" if each["old"] is None else _value(each["old"]),
+        "new": lambda each: _value(each["value"]) if each["set"] else "unset", "reason": "reason"}),
+)  # fmt: skip
+
+_PULSARS = "/admin/v2/brokers/configuration"
+_PULSARS_NAME = click.option("-c", "--config", "name", required=True, help="Name of the setting, ours or Pulsar's.")
+_VALUES = {"setting": first, "value": second}
+
+PULSAR_ROWS = (
+    Request("update-dynamic-config", f"POST {_PULSARS}/{{name}}/{{value}}",
+        "Change a setting for the whole cluster, as `config set` does.",
+        (_PULSARS_NAME, click.option("-v", "--value", required=True, help="Value, in the unit of the name.")),
+        done="{name} is {value}"),
+    Request("delete-dynamic-config", f"DELETE {_PULSARS}/{{name}}",
+        "Leave a setting to each broker again, as `config unset` does.", (_PULSARS_NAME,),
+        done="{name} is left to each broker"),
+    Request("get-all-dynamic-config", f"GET {_PULSARS}/values",
+        "Show what the cluster has set, by our names and Pulsar's.", columns=_VALUES,
+        empty="the cluster has set nothing"),
+    Request("list-dynamic-config", f"GET {_PULSARS}",
+        "List settings that can change while brokers run, by our names and Pulsar's.", columns="setting"),
+    Request("get-runtime-config", f"GET {_PULSARS}/runtime",
+        "Show the values of the asked broker, by our names and Pulsar's.", columns=_VALUES),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(ROWS))
 def config() -> None:
     """Show settings and who set them, and change settings while brokers run.
 
@@ -57,155 +135,3 @@ def list_(remote: Remote, all_: bool, live: bool, prefix: str | None, source: st
     for each in chosen if remote.for_people else ():
         if each["ignored"]:
             echo(f"{each['name']}: this broker ignores the cluster's value: {each['ignored']}", err=True)
-
-
-@config.command()
-@_the_setting
-@shows
-def get(remote: Remote, name: str) -> None:
-    """Show everything about one setting."""
-    found = run(ask(remote, "GET", f"{_AT}/{segment(name)}"))
-    pairs: list[tuple[str, object]] = [
-        (found["name"], " ".join(filter(None, (_value(found["value"]), found["unit"])))),
-        ("means", found["meaning"]),
-        ("from", _origin(found)),
-        ("default", f"{_value(found['default'])}" + (f" ({found['why']})" if found["why"] else "")),
-        ("allowed", ", ".join([found["type"], *found["bounds"]])),
-        ("changes", "while brokers run" if found["live"] else "where the broker is started"),
-    ]
-    pairs += [(theirs, _value(value)) for theirs, value in found["pulsar"].items()]
-    if found["ignored"]:
-        pairs.append(("ignored", found["ignored"]))
-    show_pairs(remote, found, pairs)
-
-
-@config.command("set", short_help="Change a setting for the whole cluster.")
-@_the_setting
-@click.argument("value")
-@click.option(
-    "--version", metavar="N", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]"
-)
-@click.option("--reason", default="", help="Reason, for the history.")
-@changes
-def set_(remote: Remote, name: str, value: str, version: int | None, reason: str) -> None:
-    """Change a setting for the whole cluster, while its brokers run."""
-    body = {"value": value, "version": version, "reason": reason}
-    _tell(remote, run(ask(remote, "PUT", f"{_AT}/{segment(name)}", body=body)))
-
-
-@config.command(short_help="Leave a setting to each broker again.")
-@_the_setting
-@click.option(
-    "--version", metavar="N", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]"
-)
-@click.option("--reason", default="", help="Reason, for the history.")
-@changes
-def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
-    """Leave a setting to each broker again: the value of its start holds."""
-    query = {"version": version, "reason": reason or None}
-    _tell(remote, run(ask(remote, "DELETE", f"{_AT}/{segment(name)}", query=query)))
-
-
-@config.command(short_help="Show who changed a setting, when and why.")
-@_the_setting
-@since_option
-@shows
-def history(remote: Remote, name: str, since: int | None) -> None:
-    """Show who changed a setting, from what to what, when and why; oldest first."""
-    found = run(ask_all(remote, f"{_AT}/{segment(name)}/history", since_query(since)))
-    rows = [
-        (
-            each["version"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at_ms"] / 1000)),
-            each["author"],
-            "-" if each["old"] is None else _value(each["old"]),
-            _value(each["value"]) if each["set"] else "unset",
-            each["reason"],
-        )
-        for each in found
-    ]
-    show(remote, found, ("version", "when", "by", "old", "new", "reason"), rows, empty=f"{name} was not changed")
-
-
-def _tell(remote: Remote, found: dict[str, Any]) -> None:
-    unit = f" {found['unit']}" if found["unit"] else ""
-    done(remote, f"{found['name']} is {_value(found['value'])}{unit} (version {found['version']})", **found)
-
-
-def _origin(found: dict[str, Any]) -> str:
-    match found["source"]:
-        case "cluster":
-            why = f": {found['reason']}" if found["reason"] else ""
-            return f"the cluster, version {found['version']} by {found['author']}{why}"
-        case "start":
-            return "where the asked broker was started"
-        case _:
-            return "its default"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-# --- as in pulsar-admin
-
-
-def _pulsar_name(command: Any) -> Any:
-    return click.option("-c", "--config", "name", required=True, help="Name of the setting, ours or Pulsar's.")(command)
-
-
-@click.command("update-dynamic-config", short_help="Do the same as `config set`.")
-@_pulsar_name
-@click.option("-v", "--value", required=True, help="Value, in the unit of the name.")
-@changes
-def update_dynamic_config(remote: Remote, name: str, value: str) -> None:
-    """Change a setting for the whole cluster, as `config set` does."""
-    run(ask(remote, "POST", f"{_PULSARS}/{segment(name)}/{segment(value)}"))
-    done(remote, f"{name} is {value}", name=name, value=value)
-
-
-@click.command("delete-dynamic-config", short_help="Do the same as `config unset`.")
-@_pulsar_name
-@changes
-def delete_dynamic_config(remote: Remote, name: str) -> None:
-    """Leave a setting to each broker again, as `config unset` does."""
-    run(ask(remote, "DELETE", f"{_PULSARS}/{segment(name)}"))
-    done(remote, f"{name} is left to each broker", name=name)
-
-
-@click.command("get-all-dynamic-config", short_help="Show what the cluster has set, by all names.")
-@shows
-def get_all_dynamic_config(remote: Remote) -> None:
-    """Show what the cluster has set, by our names and Pulsar's."""
-    _show_values(remote, "values", "the cluster has set nothing")
-
-
-@click.command("list-dynamic-config", short_help="List settings that can change while brokers run.")
-@asks_a_broker
-def list_dynamic_config(remote: Remote) -> None:
-    """List settings that can change while brokers run, by our names and Pulsar's."""
-    found = run(ask(remote, "GET", _PULSARS))
-    show(remote, found, ("setting",), [(name,) for name in found])
-
-
-@click.command("get-runtime-config", short_help="Show the values of the asked broker, by all names.")
-@shows
-def get_runtime_config(remote: Remote) -> None:
-    """Show the values of the asked broker, by our names and Pulsar's."""
-    _show_values(remote, "runtime", "none")
-
-
-def _show_values(remote: Remote, what: str, empty: str) -> None:
-    found = run(ask(remote, "GET", f"{_PULSARS}/{what}"))
-    show(remote, found, ("setting", "value"), list(found.items()), empty=empty)
-
-
-PULSAR_COMMANDS = (
-    update_dynamic_config,
-    delete_dynamic_config,
-    get_all_dynamic_config,
-    list_dynamic_config,
-    get_runtime_config,
-)

@@ -12,42 +12,78 @@ from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import NameType, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts, shows
-from loadmanager_api.cli.printing import age, done, echo, show, show_pairs
+from loadmanager_api.cli.printing import age, done, echo, show, show_answer, show_pairs
 from loadmanager_api.cli.remote import Remote
-from statechannel.law.bundle import Key
+from loadmanager_api.cli.requests import Request, commands
 
-GROUP = NameType("group", group_key, "groups")
 STRATEGIES = (
     "STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM_NEARBY-AVG",
     "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE", "MACHINE_ROOM_NEARBY-CONSISTENT_HASH", "CONFIG",
 )  # fmt: skip
+
+
+def _name(given: str) -> str:
+    """Its `group.id`."""
+    return group_key(given).full_name.partition("://")[2]
+
+
+def _path(group: str) -> str:
+    tenant, namespace, rest = group.split("/", 2)
+    return f"{tenant}/{namespace}/{segment(rest)}"
+
+
+GROUP = NameType("group", _name, "groups", _path)
 _COORDINATED = click.argument("group", metavar="TENANT/NAMESPACE/GROUP", type=GROUP)
 
 
-@click.group(cls=Group)
+def _without_scheme(_ctx: click.Context, _param: click.Parameter, given: str) -> str:
+    return given.partition("://")[2] or given
+
+
+_OF_ANY = click.argument("group", callback=_without_scheme)
+_AT = "/v1/groups/{group}"
+_DIVIDERS = {"server": "coordinator", "client": "members"}
+
+ROWS = (
+    Request("list", "GET /v1/groups", "List consumer groups: those that brokers coordinate, and Kafka's own.",
+        (click.option("-c", "--coordinated", is_flag=True,
+        help="Only groups that brokers coordinate, not Kafka's own."),), pages=True,
+        columns={"group": "group", "coordinated by": lambda each: "broker" if each["coordinated"] else "Kafka"},
+        empty="no consumer groups"),
+    Request("delete", f"DELETE {_AT}",
+        "Forget a group without members, with its settings. Kafka deletes its offsets when they expire.",
+        (_COORDINATED,), confirm="This forgets {group} with its settings",
+        done="{group} is deleted; Kafka keeps its offsets until they expire"),
+    Request("rebalance", f"POST {_AT}/rebalance", "Divide the partitions of a group again.", (_COORDINATED,
+        click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")),
+        done="{group} is divided again; groups rebalances shows what moves"),
+    Request("rebalances", f"GET {_AT}/rebalances",
+        "Show the last rebalances of a group: why, what moved, and how long partitions paused.", (_COORDINATED,),
+        pages=True, columns={"ago": lambda each: age(each["at_ms"]), **{name: name for name in ("why", "members",
+        "moved", "kept")}, "balance": lambda each: f"{each['balance_degree']:.2f}",
+        "settled ms": lambda each: "going on" if each["settled_ms"] is None else each["settled_ms"],
+        "longest pause ms": "pause_max_ms", "of": "worst"}, empty="no rebalances"),
+    Request("set-mode", f"PATCH {_AT}",
+        "Set who divides a group's partitions: its coordinator (server), or its members (client).",
+        (_COORDINATED, click.argument("mode", type=click.Choice(list(_DIVIDERS)))),
+        done=lambda given: f"{given['group']} is divided by its {_DIVIDERS[given['mode']]}"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(ROWS))
 def groups() -> None:
-    """Show consumer groups and their backlog; divide partitions anew, reset offsets."""
-
-
-@groups.command("list")
-@click.option("-c", "--coordinated", is_flag=True, help="Only groups that brokers coordinate, not Kafka's own.")
-@shows
-def list_(remote: Remote, coordinated: bool) -> None:
-    """List consumer groups: those that brokers coordinate, and Kafka's own."""
-    found = run(ask_all(remote, "/v1/groups", {"coordinated": "true" if coordinated else None}))
-    rows = [(each["group"], "broker" if each["coordinated"] else "Kafka") for each in found]
-    show(remote, found, ("group", "coordinated by"), rows, empty="no consumer groups")
+    """Show consumer groups and their backlog; divide partitions again, reset offsets."""
 
 
 @groups.command()
 @_COORDINATED
 @shows
-def describe(remote: Remote, group: Key) -> None:
+def describe(remote: Remote, group: str) -> None:
     """Show a group that brokers coordinate, with its members."""
-    found = run(ask(remote, "GET", _path(group)))
-    members = run(ask_all(remote, f"{_path(group)}/members"))
+    found = run(ask(remote, "GET", f"/v1/groups/{_path(group)}"))
+    members = run(ask_all(remote, f"/v1/groups/{_path(group)}/members"))
     if not remote.for_people:
-        show(remote, {**found, "members": members}, (), ())
+        show_answer(remote, {**found, "members": members})
         return
     shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
@@ -73,7 +109,7 @@ def describe(remote: Remote, group: Key) -> None:
 
 
 @groups.command(short_help="Show what waits for a group, of Kafka's own groups too.")
-@click.argument("group")
+@_OF_ANY
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.  [default: all that the group reads]")
 @click.option("-p", "--partitions", is_flag=True, help="A row for each partition, not for each topic.")
 @click.option(
@@ -86,12 +122,11 @@ def describe(remote: Remote, group: Key) -> None:
 @shows
 def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: int) -> None:
     """Show what waits for a group (its group.id), and when it will be gone."""
-    name = group.partition("://")[2] or group
-    query = {"group": name, "topic": topic, "ages": str(ages) if ages else None}
+    query = {"group": group, "topic": topic, "ages": str(ages) if ages else None}
     total = run(ask(remote, "GET", "/v1/backlog", query=query))
     rows = run(ask_all(remote, f"/v1/backlog/{'partitions' if partitions else 'topics'}", query))
     if not remote.for_people:
-        show(remote, {**total, "partitions" if partitions else "topics": rows}, (), ())
+        show_answer(remote, {**total, "partitions" if partitions else "topics": rows})
         return
     place = ("topic", "partition", "consumer", "end") if partitions else ("topic", "queues")
     split = ("in_flight", "available") if any(each["in_flight"] for each in rows) else ()
@@ -114,7 +149,7 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
 
 
 @groups.command("filtered-lag", short_help="Estimate how much of a lag passes a filter.")
-@click.argument("group")
+@_OF_ANY
 @click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
 @click.option("--key", metavar="TEXT", help="Records with this key.")
 @click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
@@ -136,60 +171,13 @@ def filtered_lag(
 
     What is given of --key, --header and --contains must all hold.
     """
-    query = {
-        "group": group.partition("://")[2] or group, "topic": topic, "key": key, "header": header,
-        "contains": contains, "scanned": None if scanned is None else str(scanned),
-    }  # fmt: skip
+    query = {"group": group, "topic": topic, "key": key, "header": header, "contains": contains, "scanned": scanned}
     found = run(ask(remote, "GET", "/v1/backlog/filtered", query=query))
     if not remote.for_people:
-        show(remote, found, (), ())
+        show_answer(remote, found)
         return
     about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
     echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
-
-
-@groups.command()
-@_COORDINATED
-@disrupts
-def delete(remote: Remote, group: Key) -> None:
-    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire."""
-    confirm(remote, f"This forgets {_name(group)} with its settings")
-    run(ask(remote, "DELETE", _path(group)))
-    done(remote, f"{_name(group)} is deleted; Kafka keeps its offsets until they expire", group=_name(group))
-
-
-@groups.command()
-@_COORDINATED
-@click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")
-@changes
-def rebalance(remote: Remote, group: Key, by_lag: bool) -> None:
-    """Divide the partitions of a group anew."""
-    run(ask(remote, "POST", f"{_path(group)}/rebalance", body={"by_lag": by_lag}))
-    done(remote, f"{_name(group)} is divided anew; groups rebalances shows what moves", group=_name(group))
-
-
-@groups.command()
-@_COORDINATED
-@shows
-def rebalances(remote: Remote, group: Key) -> None:
-    """Show the last rebalances of a group: why, what moved, and how long partitions paused."""
-    found = run(ask_all(remote, f"{_path(group)}/rebalances"))
-    columns = ("ago", "why", "members", "moved", "kept", "balance", "settled ms", "longest pause ms", "of")
-    rows = [
-        (
-            age(each["at_ms"]),
-            each["why"],
-            each["members"],
-            each["moved"],
-            each["kept"],
-            f"{each['balance_degree']:.2f}",
-            "going on" if each["settled_ms"] is None else each["settled_ms"],
-            each["pause_max_ms"],
-            each["worst"],
-        )
-        for each in found
-    ]
-    show(remote, found, columns, rows, empty="no rebalances")
 
 
 @groups.command("reset-offsets", short_help="Let a group go on reading elsewhere, while it runs.")
@@ -220,14 +208,14 @@ def rebalances(remote: Remote, group: Key) -> None:
 )
 @disrupts
 def reset_offsets(
-    remote: Remote, group: Key, to: str, topic: str | None, partitions: tuple[int, ...], stop_s: float
+    remote: Remote, group: str, to: str, topic: str | None, partitions: tuple[int, ...], stop_s: float
 ) -> None:
     """Let a group go on reading elsewhere, while it runs. Its members stop reading there, and go on by themselves."""
     if partitions and topic is None:
         raise click.UsageError("--partition is of one topic: name it with --topic")
-    confirm(remote, f"This lets {_name(group)} skip records, or read them again")
+    confirm(remote, f"This lets {group} skip records, or read them again")
     body = {"to": to, "topic": topic, "partitions": list(partitions) or None, "timeout_s": stop_s}
-    found = run(ask(remote, "PUT", f"{_path(group)}/offsets", body=body, previews=True))
+    found = run(ask(remote, "PUT", f"/v1/groups/{_path(group)}/offsets", body=body, previews=True))
     columns = ("topic", "partition", "before", "after")
     rows = [tuple(each[name] for name in columns) for each in found["steps"]]
     show(remote, found, columns, rows)
@@ -251,7 +239,7 @@ def reset_offsets(
     help='For CONFIG: JSON, by name of a member and by topic its partitions: {"reader-0": {"orders": [0, 1]}}.',
 )
 @changes
-def set_strategy(remote: Remote, group: Key, strategy: str, config_file: TextIO | None) -> None:
+def set_strategy(remote: Remote, group: str, strategy: str, config_file: TextIO | None) -> None:
     """Set how a group's partitions are divided.
 
     STICKY, WEIGHTED_STICKY, AVG, AVG_BY_CIRCLE and CONSISTENT_HASH share evenly. MACHINE_ROOM_NEARBY-AVG,
@@ -263,28 +251,8 @@ def set_strategy(remote: Remote, group: Key, strategy: str, config_file: TextIO 
             body["config"] = json.load(config_file)
         except ValueError as error:
             raise click.UsageError(f"--config {config_file.name} is not JSON: {error}") from None
-    run(ask(remote, "PATCH", _path(group), body=body))
-    done(remote, f"{_name(group)} is divided by {strategy}", group=_name(group), strategy=strategy)
-
-
-@groups.command("set-mode")
-@_COORDINATED
-@click.argument("mode", type=click.Choice(["server", "client"]))
-@changes
-def set_mode(remote: Remote, group: Key, mode: str) -> None:
-    """Set who divides a group's partitions: its coordinator (server), or its members (client)."""
-    run(ask(remote, "PATCH", _path(group), body={"mode": mode}))
-    who = "its coordinator" if mode == "server" else "its members"
-    done(remote, f"{_name(group)} is divided by {who}", group=_name(group), mode=mode)
-
-
-def _name(group: Key) -> str:
-    """Its `group.id`."""
-    return group.full_name.partition("://")[2]
-
-
-def _path(group: Key) -> str:
-    return f"/v1/groups/{group.namespace}/{segment(_name(group).removeprefix(group.namespace + '/'))}"
+    run(ask(remote, "PATCH", f"/v1/groups/{_path(group)}", body=body))
+    done(remote, f"{group} is divided by {strategy}", group=group, strategy=strategy)
 
 
 def _count(partitions: dict[str, list[int]]) -> int:

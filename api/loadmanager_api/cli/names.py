@@ -19,12 +19,16 @@ T = TypeVar("T")
 
 
 class NameType(ParamType[T]):
-    """A name that `parse` reads; the shell completes it with what the function `completed_by` of `suggesting` finds."""
+    """A name that `parse` reads, and that stands in a path as `in_path` writes it.
 
-    def __init__(self, name: str, parse: Callable[[str], T], completed_by: str) -> None:
+    The shell completes it with what the function `completed_by` of `suggesting` finds.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], T], completed_by: str, in_path: Callable[[T], str]) -> None:
         self.name = name
         self._parse = parse
         self._completed_by = completed_by
+        self.in_path = in_path
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
@@ -44,15 +48,6 @@ class NameType(ParamType[T]):
         return found
 
 
-NAMESPACE = NameType("namespace", check_namespace, "namespaces")
-NEW_NAMESPACE = NameType("namespace", check_new_namespace, "namespaces")
-BUNDLE = NameType("bundle", Bundle.parse, "bundles")
-BROKER = NameType("broker", str, "brokers")
-"""`host:port`; whether there is such a broker is the cluster's to say."""
-TOPIC = NameType("topic", Key.parse, "topics")
-"""`tenant/namespace/name`, with or without `persistent://`."""
-
-
 def topic_path(topic: Key) -> str:
     """`persistent/tenant/namespace/name`, its local name quoted as one segment."""
     domain, _, rest = topic.full_name.partition("://")
@@ -62,6 +57,15 @@ def topic_path(topic: Key) -> str:
 def segment(name: str) -> str:
     """One segment of a path."""
     return quote(name, safe=":[]")
+
+
+NAMESPACE = NameType("namespace", check_namespace, "namespaces", str)
+NEW_NAMESPACE = NameType("namespace", check_new_namespace, "namespaces", str)
+BUNDLE = NameType("bundle", Bundle.parse, "bundles", str)
+BROKER = NameType("broker", str, "brokers", segment)
+"""`host:port`; whether there is such a broker is the cluster's to say."""
+TOPIC = NameType("topic", Key.parse, "topics", topic_path)
+"""`tenant/namespace/name`, with or without `persistent://`."""
 
 
 def bundle_of(namespace: str, given: str) -> Bundle:

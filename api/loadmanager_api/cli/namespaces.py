@@ -17,11 +17,13 @@ from loadmanager.settings.choices import Algorithm
 from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed, ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, TOPIC, bundle_of, segment, topic_path
-from loadmanager_api.cli.options import asks_a_broker, changes, confirm, disrupts, shows
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
 from loadmanager_api.cli.policies import show_preview
 from loadmanager_api.cli.printing import done, echo, show
-from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
+from loadmanager_api.cli.pulsar import NAMESPACE_ARGUMENT, NO_EFFECT, ignored
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Given, Request, commands
 from statechannel.law.bundle import FULL_UPPER, Key
 
 _AT = "/admin/v2/namespaces"
@@ -67,32 +69,31 @@ def delete_group(remote: Remote, name: str) -> None:
     done(remote, f"{name} is in no group", namespace=name, group=None)
 
 
-@click.command("get-anti-affinity-namespaces")
-@click.option("-c", "--cluster", required=True, metavar="CLUSTER", help="Name of the cluster.")
-@click.option("-g", "--group", required=True, help="Name of the group.")
-@click.option("-p", "--tenant", help="Accepted for pulsar-admin; has no effect.")
-@shows
-def group_namespaces(remote: Remote, cluster: str, group: str, tenant: str | None) -> None:
-    """List the namespaces of a group."""
-    path = f"{_AT}/{segment(cluster)}/antiAffinity/{segment(group)}"
-    found = run(ask(remote, "GET", path, query={"tenant": tenant}))
-    show(remote, found, ("namespace",), [(name,) for name in found], empty="no namespaces")
-
-
-ANTI_AFFINITY_COMMANDS = (set_group, get_group, delete_group, group_namespaces)
-
-
 _MOST_AT_ONCE = 1_000
 _DOMAINS = {"persistent": "persistent", "non_persistent": "non-persistent"}
 
 
-@click.group(cls=Group)
+_TOPIC = click.argument("topic", metavar="TOPIC", type=TOPIC)
+_FORCE = click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
+
+
+def _told_unload(given: Given) -> str:
+    to = given["destination"]
+    return f"the bundle of {given['topic']} was {f'moved to {to}' if to else 'unloaded; the next lookup assigns it'}"
+
+
+TOPIC_ROWS = (
+    Request("unload", "PUT /admin/v2/{topic}/unload?destinationBroker={destination}&force",
+        "Take the topic's bundle from its owner, or move it to --dest.", (_TOPIC, click.option("-d", "--dest",
+        "destination", metavar="HOST:PORT", type=BROKER, help="New owner of the bundle."), _FORCE), done=_told_unload),
+    Request("bundle-range", "GET /lookup/v2/topic/{topic}/bundle", "Show the hash range of the topic's bundle.",
+        (_TOPIC,), columns="range"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands((*PULSARS["topics"], *TOPIC_ROWS)))
 def topics() -> None:
     """Show where topics are served, and move them."""
-
-
-for command in thin_commands("topics"):
-    topics.add_command(command)
 
 
 @topics.command("list", short_help="List topics of a namespace, as far as they are known.")
@@ -197,58 +198,58 @@ def _show_places(remote: Remote, answers: list[dict[str, Any]]) -> None:
         raise SystemExit(EXIT_UNAVAILABLE if unavailable else EXIT_REFUSED)
 
 
-@topics.command("unload", short_help="Take the topic's bundle from its owner, or move it.")
-@click.argument("name", metavar="TOPIC", type=TOPIC)
-@click.option("-d", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="New owner of the bundle.")
-@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
-@changes
-def unload_topic(remote: Remote, name: Key, destination: str | None, force: bool) -> None:
-    """Move the topic's bundle to --dest, or take it from its owner."""
-    path = f"/admin/v2/{topic_path(name)}/unload"
-    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": force}))
-    moved = f"moved to {destination}" if destination else "unloaded; the next lookup assigns it"
-    done(remote, f"the bundle of {name} was {moved}", topic=str(name), destination=destination)
+def _layout(given: Given) -> dict[str, Any]:
+    if given["bundles"] is not None and given["boundaries"]:
+        raise click.UsageError("give --bundles or --boundary, not both")
+    edges = ["0x00000000", *given["boundaries"], "0xffffffff"] if given["boundaries"] else None
+    return {"bundles": {"boundaries": edges, "numBundles": given["bundles"]}}
 
 
-@topics.command("bundle-range")
-@click.argument("name", metavar="TOPIC", type=TOPIC)
-@asks_a_broker
-def bundle_range(remote: Remote, name: Key) -> None:
-    """Show the hash range of the topic's bundle."""
-    found = run(ask(remote, "GET", f"/lookup/v2/topic/{topic_path(name)}/bundle"))
-    done(remote, found, topic=str(name), range=found)
+def _show_ranges(remote: Remote, found: dict[str, Any]) -> None:
+    show(remote, found, ("bundle",), [(f"{low}_{high}",) for low, high in pairwise(found["boundaries"])])
 
 
-@click.group(cls=Group)
+def _neighbours(given: Given) -> dict[str, list[str]]:
+    parts = [str(bundle_of(given["namespace"], text.strip())) for text in ",".join(given["ranges"]).split(",")]
+    if len(parts) < FEWEST_PARTS:
+        raise click.UsageError("name two or more bundles: -b 0x00000000_0x40000000,0x40000000_0x80000000")
+    return {"bundles": parts}
+
+
+def _told_merge(known: Given) -> str:
+    return f"{len(_neighbours(known)['bundles'])} bundles of {known['namespace']} are now {known['bundle']}"
+
+
+ROWS = (
+    Request("create", f"PUT {_AT}/{{namespace}}", "Create a namespace.", (click.argument("namespace",
+        metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE), click.option("-b", "--bundles", metavar="N",
+        type=click.IntRange(1, 65_536), help="Number of bundles, of equal ranges.  [default: as configured]"),
+        ignored("-c", "--clusters", multiple=True, metavar="CLUSTER[,…]"), click.option("--boundary", "boundaries",
+        multiple=True, metavar="0x40000000", help="Position to cut at; repeatable.")), body=_layout,
+        done="created {namespace}"),
+    Request("delete", f"DELETE {_AT}/{{namespace}}", "Unload all bundles of a namespace, then delete it.",
+        (NAMESPACE_ARGUMENT, ignored("-f", "--force")), confirm="This deletes {namespace} with all its bundles",
+        done="deleted {namespace}"),
+    Request("bundles", f"GET {_AT}/{{namespace}}/bundles",
+        "List the bundles of a namespace. `bundles list --namespace` also shows states and owners.",
+        (NAMESPACE_ARGUMENT,), view=_show_ranges),
+    Request("merge-bundles", "POST /v1/bundles/merge", "Merge neighbouring bundles that one broker owns.",
+        (NAMESPACE_ARGUMENT, click.option("-b", "--bundles", "ranges", required=True, multiple=True,
+        metavar="RANGE,RANGE[,…]", help="Neighbours of one owner; repeatable.")), body=_neighbours, done=_told_merge),
+    Request("get-anti-affinity-namespaces", f"GET {_AT}/{{cluster}}/antiAffinity/{{group}}",
+        "List the namespaces of a group.", (click.option("-c", "--cluster", required=True, metavar="CLUSTER",
+        help="Name of the cluster."), click.option("-g", "--group", required=True, help="Name of the group."),
+        click.option("-p", "--tenant", help="Accepted for pulsar-admin; has no effect.")), columns="namespace",
+        empty="no namespaces"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=[*commands((*PULSARS["namespaces"], *ROWS)), set_group, get_group, delete_group])
 def namespaces() -> None:
     """Create, list and unload namespaces; split and merge their bundles."""
 
 
-for command in (*ANTI_AFFINITY_COMMANDS, *thin_commands("namespaces")):
-    namespaces.add_command(command)
 namespaces.add_command(list_topics, "topics")
-
-
-@namespaces.command()
-@click.argument("name", metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE)
-@click.option(
-    "-b",
-    "--bundles",
-    metavar="N",
-    type=click.IntRange(1, 65_536),
-    help="Number of bundles, of equal ranges.  [default: as configured]",
-)
-@click.option("-c", "--clusters", multiple=True, metavar="CLUSTER[,…]", help=NO_EFFECT, expose_value=False)
-@click.option("--boundary", "boundaries", multiple=True, metavar="0x40000000", help="Position to cut at; repeatable.")
-@changes
-def create(remote: Remote, name: str, bundles: int | None, boundaries: tuple[str, ...]) -> None:
-    """Create a namespace."""
-    if bundles is not None and boundaries:
-        raise click.UsageError("give --bundles or --boundary, not both")
-    edges = ["0x00000000", *boundaries, "0xffffffff"] if boundaries else None
-    body = {"bundles": {"boundaries": edges, "numBundles": bundles}}
-    run(ask(remote, "PUT", f"{_AT}/{name}", body=body))
-    done(remote, f"created {name}", namespace=name)
 
 
 @namespaces.command("list")
@@ -265,28 +266,6 @@ def list_(remote: Remote, tenant: str | None) -> None:
     show(remote, found, ("namespace",), [(name,) for name in found], empty="no namespaces")
 
 
-@namespaces.command()
-@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option("-f", "--force", is_flag=True, help=NO_EFFECT, expose_value=False)
-@disrupts
-def delete(remote: Remote, name: str) -> None:
-    """Unload all bundles of a namespace, then delete it."""
-    confirm(remote, f"This deletes {name} with all its bundles")
-    run(ask(remote, "DELETE", f"{_AT}/{name}"))
-    done(remote, f"deleted {name}", namespace=name)
-
-
-@namespaces.command()
-@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@shows
-def bundles(remote: Remote, name: str) -> None:
-    """List the bundles of a namespace. `bundles list --namespace` also shows states and owners."""
-    found = run(ask(remote, "GET", f"{_AT}/{name}/bundles"))
-    edges = found["boundaries"]
-    rows = [(f"{low}_{high}",) for low, high in pairwise(edges)]
-    show(remote, found, ("bundle",), rows)
-
-
 @namespaces.command(short_help="Take bundles from their owners, or move one.")
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
 @click.option("-b", "--bundle", metavar="RANGE", help="Only this bundle: 0x00000000_0x40000000.")
@@ -299,7 +278,7 @@ def bundles(remote: Remote, name: str) -> None:
     type=BROKER,
     help="New owner of the bundle.",
 )
-@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
+@_FORCE
 @disrupts
 def unload(remote: Remote, name: str, bundle: str | None, destination: str | None, force: bool) -> None:
     """Take all bundles of a namespace, or one, from their owners; or transfer one to another broker."""
@@ -365,27 +344,6 @@ def split_bundle(
     found = run(ask(remote, "POST", f"/v1/bundles/{whole}/split", body=body))
     ranges = ", ".join(child.rpartition("/")[2] for child in found["children"])
     done(remote, f"{whole} was split into {ranges}", **found)
-
-
-@namespaces.command("merge-bundles")
-@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option(
-    "-b",
-    "--bundles",
-    "ranges",
-    required=True,
-    multiple=True,
-    metavar="RANGE,RANGE[,…]",
-    help="Neighbours of one owner; repeatable.",
-)
-@changes
-def merge_bundles(remote: Remote, name: str, ranges: tuple[str, ...]) -> None:
-    """Merge neighbouring bundles that one broker owns."""
-    parts = [str(bundle_of(name, text.strip())) for text in ",".join(ranges).split(",")]
-    if len(parts) < FEWEST_PARTS:
-        raise click.UsageError("name two or more bundles: -b 0x00000000_0x40000000,0x40000000_0x80000000")
-    found = run(ask(remote, "POST", "/v1/bundles/merge", body={"bundles": parts}))
-    done(remote, f"{len(parts)} bundles of {name} are now {found['bundle']}", **found)
 
 
 _POSITION = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10}", re.ASCII)

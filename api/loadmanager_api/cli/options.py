@@ -22,8 +22,6 @@ FORMS = ("table", "wide", "json", "yaml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from loadmanager_api.cli.client import Query
-
     ParamType = click.ParamType
 else:
 
@@ -55,13 +53,12 @@ class SinceType(ParamType[int]):
 
 cursor_option = click.option("--cursor", metavar="CURSOR", help="Show the page that this cursor of another page names.")
 since_option = click.option(
-    "--since", type=SinceType(), metavar="TIME", help="Only since then: 15m, 12h, 7d (ago), or 2030-01-31T12:00."
+    "--since",
+    "since_ms",
+    type=SinceType(),
+    metavar="TIME",
+    help="Only since then: 15m, 12h, 7d (ago), or 2030-01-31T12:00.",
 )
-
-
-def since_query(since: int | None) -> Query:
-    """The parameter of a request for `since_option`."""
-    return {"since_ms": since}
 
 
 def known_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -119,10 +116,11 @@ _SURE = {**_DRY_RUN, **_YES}
 
 def remote_options(command: F) -> F:
     """Add the options of `Typed`."""
-    return _with(command, *_TYPED.values())
+    return with_options(command, *_TYPED.values())
 
 
-def _with(command: F, *options: Callable[[Any], Any]) -> F:
+def with_options(command: F, *options: Callable[[Any], Any]) -> F:
+    """The command with these options and arguments, in this order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -146,7 +144,7 @@ def _giving_remote(*fields: str, more: Mapping[str, Callable[[Any], Any]] = {}) 
             remote = msgspec.structs.replace(remote, **own)
             return _run(remote, lambda: ctx.invoke(command, remote, **given), every_s)
 
-        return _with(asking, *(_TYPED[field] for field in fields), *more.values())
+        return with_options(asking, *(_TYPED[field] for field in fields), *more.values())
 
     return decorated
 

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -34,6 +34,7 @@ from loadmanager_api.cli.options import asks_a_broker, changes, confirm, disrupt
 from loadmanager_api.cli.printing import age, done, echo, hanging, show, show_answer, show_pairs
 from loadmanager_api.cli.rehearsing import rehearsed
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Given, Request, commands
 
 
 def show_wish(remote: Remote, wish: Mapping[str, Any], query: Query | None = None) -> None:
@@ -78,8 +79,6 @@ def _bound(projected: dict[str, Any]) -> str:
     return "-" if certificate is None else f"{percent(certificate['bound'])} ({certificate['resource']})"
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 POLL_S = 0.3
 OVER = (
     "done",
@@ -105,181 +104,6 @@ author_option = click.option(
     help="Your name, for the history.  [default: LOADMANAGER_AUTHOR, else your user name]",
 )
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Reason, for the history.")
-
-
-def _of_a_plan(command: F) -> F:
-    """Add the plan, and who asks why."""
-    return click.argument("plan_id", metavar="PLAN")(author_option(reason_option(command)))
-
-
-@click.group(cls=Group)
-def plans() -> None:
-    """Review changes before they are made: propose, approve, run, verify, undo.
-
-    The leader runs approved advice of the load history by itself, measures the effect, and undoes advice that did harm.
-    See docs/plans.md.
-    """
-
-
-@plans.command(short_help="Propose what the strategy would do now.")
-@click.option("--strategy", metavar="NAME", help="Strategy for this plan.  [default: the cluster's]")
-@click.option(
-    "--tolerance",
-    metavar="TOLERANCE",
-    help="Tolerance for this plan: tight, default, loose, or a fraction.  [default: the cluster's]",
-)
-@author_option
-@reason_option
-@changes
-def propose(remote: Remote, strategy: str | None, tolerance: str | None, author: str, reason: str) -> None:
-    """Propose what the strategy would do now."""
-    body = {"strategy": strategy, "tolerance": _tolerance(tolerance), "author": author, "reason": reason}
-    body = {name: value for name, value in body.items() if value is not None}
-    if remote.dry_run:
-        settings = {"balancing_strategy": strategy, "balancing_tolerance": body.get("tolerance")}
-        show_wish(remote, {"settings": {name: value for name, value in settings.items() if value is not None}})
-        return
-    _show(remote, run(ask(remote, "POST", "/v1/plans", body=body)), all_moves=False)
-
-
-def _tolerance(text: str | None) -> str | float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
-
-
-@plans.command("list")
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 1_000),
-    default=20,
-    show_default=True,
-    help="Number of plans at most.",
-)
-@click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]), help="Only plans of this kind.")
-@shows
-def list_(remote: Remote, limit: int, kind: str | None) -> None:
-    """List plans, newest first."""
-    query = {"limit": str(limit)} | ({} if kind is None else {"kind": kind})
-    found = run(ask(remote, "GET", "/v1/plans", query=query))
-    rows = [
-        (p["id"], p["kind"], p["state"], p["what"], _counts(p), age(p["proposed_ms"]), p["author"], ", ".join(p["may"]),
-         p["waiting"] or p["reason"])
-        for p in found
-    ]  # fmt: skip
-    columns = ("plan", "kind", "state", "what", "of it", "age", "by", "you may", "why")
-    show(remote, found, columns, rows, empty="no plans; `loadmanager history advise` makes some")
-
-
-@plans.command(short_help="Propose advice from a file.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@changes
-def publish(remote: Remote, file: Path) -> None:
-    """Propose the advice of a JSON file (`-`: standard input), as `history advise -o json` prints it."""
-    try:
-        with click.open_file(str(file), encoding="utf-8") as opened:
-            wishes = json.load(opened)
-    except (ValueError, OSError) as error:
-        raise click.UsageError(f"{file} is not valid JSON: {error}") from None
-    if isinstance(wishes, dict) and "advice" in wishes:
-        wishes = wishes["advice"]
-    for wish in wishes if isinstance(wishes, list) else [wishes]:
-        body = {key: value for key, value in wish.items() if key not in FOR_PEOPLE} if isinstance(wish, dict) else wish
-        with rehearsed(remote):  # a dry run shows the next one, too
-            _told(remote, run(ask(remote, "POST", "/v1/plans/advice", body=body)))
-
-
-@plans.command("show")
-@click.argument("plan_id", metavar="PLAN")
-@click.option("--all", "all_moves", is_flag=True, help=f"Show all moves, not only {SHOWN_MOVES}.")
-@shows
-def show_(remote: Remote, plan_id: str, all_moves: bool) -> None:
-    """Show a plan: its moves, their outcome, and what you may do with the plan now."""
-    _show(remote, run(ask(remote, "GET", _path(plan_id))), all_moves=all_moves)
-
-
-@plans.command(short_help="Approve a plan: it may run.")
-@click.argument("plan_id", metavar="PLAN")
-@click.option("--run", "and_run", is_flag=True, help="Run the plan at once.")
-@author_option
-@reason_option
-@disrupts
-def approve(remote: Remote, plan_id: str, and_run: bool, author: str, reason: str) -> None:
-    """Approve a plan: it may run. Refused if somebody else has decided on the plan meanwhile."""
-    if and_run and remote.dry_run:
-        echo(f"first this, then POST {_path(plan_id)}/run:", err=True)
-    if and_run:
-        confirm(remote, f"This makes the moves of plan {plan_id}")
-    found = _act(remote, plan_id, "approve", author, reason)
-    if and_run and not found["advice"]:  # which the leader runs by itself
-        found = _act(remote, plan_id, "run", author, reason)
-    _told(remote, found)
-
-
-@plans.command("run", short_help="Have the leader make the moves of a plan.")
-@click.argument("plan_id", metavar="PLAN")
-@click.option("--wait", is_flag=True, help="Wait until the plan is over; fail if a move failed.")
-@author_option
-@reason_option
-@disrupts
-def run_(remote: Remote, plan_id: str, wait: bool, author: str, reason: str) -> None:
-    """Have the leader make the moves of a plan, under the limits. Bundles that have moved since are left alone."""
-    confirm(remote, f"This makes the moves of plan {plan_id}")
-    found = _act(remote, plan_id, "run", author, reason)
-    _told(remote, run(_wait(remote, found)) if wait else found)
-
-
-def _stepping(action: str, help: str) -> click.Command:
-    """A command that is one step of a plan, and takes nothing from anybody."""
-
-    @changes
-    def step(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-        _told(remote, _act(remote, plan_id, action, author, reason))
-
-    return click.command(action, help=help)(_of_a_plan(step))
-
-
-for _command in (
-    _stepping("reject", "Reject a plan: it may not run."),
-    _stepping("cancel", "Start no more moves of a plan; moves under way finish."),
-):
-    plans.add_command(_command)
-
-
-@plans.command(short_help="Compare the prediction of a plan with the actual load.")
-@click.argument("plan_id", metavar="PLAN")
-@author_option
-@changes
-def verify(remote: Remote, plan_id: str, author: str) -> None:
-    """Show which moves of a plan still hold, and the actual usage of its brokers beside the predicted one."""
-    found = _act(remote, plan_id, "verify", author, "")
-    if not remote.for_people:
-        show_pairs(remote, found, [])
-        return
-    seen = found["verification"]
-    echo(f"plan {plan_id} is {found['state']}: {seen['holding']} moves hold, {len(seen['moved_on'])} do not")
-    for bundle, where in seen["moved_on"].items():
-        echo(hanging(f"  {bundle}: ", "    ", where))
-    _show_figures(remote, found)
-
-
-@plans.command(short_help="Propose a plan that undoes a plan.")
-@_of_a_plan
-@changes
-def undo(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Propose a plan that undoes a plan. Bundles that have moved since stay; they are listed with their place."""
-    _show(remote, _act(remote, plan_id, "undo", author, reason), all_moves=False)
-
-
-@plans.command(short_help="Undo a plan at once.")
-@_of_a_plan
-@disrupts
-def withdraw(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Have the leader undo a plan at once, except what somebody has changed since; `undo` proposes this for review."""
-    confirm(remote, f"This undoes plan {plan_id} at once")
-    _told(remote, _act(remote, plan_id, "withdraw", author, reason))
 
 
 @click.command(short_help="Unload a whole namespace or broker, in waves.")
@@ -449,16 +273,154 @@ def _counts(found: dict[str, Any]) -> str:
     return ", ".join(f"{count} {status}" for status, count in found["counts"].items()) or "none"
 
 
-@click.group(cls=Group)
-def balancing() -> None:
-    """Show the state of balancing."""
+def _show_preview(remote: Remote, found: dict[str, Any]) -> None:
+    if not remote.for_people:
+        show_answer(remote, found)
+        return
+    projected = found["projection"]
+    echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
+    echo(hanging("", "  ", projected["decision"]["reason"]))
+    show_moves(projected["decision"])
+    show_brokers(projected)
 
 
-@balancing.command(short_help="Show the last round, moves under way, limits, pauses, spread.")
+def _show_verified(remote: Remote, found: dict[str, Any]) -> None:
+    if not remote.for_people:
+        show_answer(remote, found)
+        return
+    seen = found["verification"]
+    echo(f"plan {found['id']} is {found['state']}: {seen['holding']} moves hold, {len(seen['moved_on'])} do not")
+    for bundle, where in seen["moved_on"].items():
+        echo(hanging(f"  {bundle}: ", "    ", where))
+    _show_figures(remote, found)
+
+
+_PLAN = click.argument("plan_id", metavar="PLAN")
+_STEP = (_PLAN, author_option, reason_option)
+_AT = "/v1/plans"
+
+ROWS = (
+    Request("list", f"GET {_AT}", "List plans, newest first.", (click.option("--limit", metavar="N",
+        type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of plans at most."),
+        click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]),
+        help="Only plans of this kind.")), columns={"plan": "id", "kind": "kind", "state": "state", "what": "what",
+        "of it": _counts, "age": lambda each: age(each["proposed_ms"]), "by": "author",
+        "you may": lambda each: ", ".join(each["may"]), "why": lambda each: each["waiting"] or each["reason"]},
+        empty="no plans; `loadmanager history advise` makes some"),
+    Request("preview", "GET /v1/plan",
+        "Show what a round of balancing would do at this moment: a dry run. Changes nothing, and proposes nothing.",
+        view=_show_preview),
+    Request("reject", f"POST {_AT}/{{plan_id}}/reject", "Reject a plan: it may not run.", _STEP, view=_told),
+    Request("cancel", f"POST {_AT}/{{plan_id}}/cancel", "Start no more moves of a plan; moves under way finish.",
+        _STEP, view=_told),
+    Request("verify", f"POST {_AT}/{{plan_id}}/verify",
+        "Show which moves of a plan still hold, and the actual usage of its brokers beside the predicted one.",
+        (_PLAN, author_option), body=lambda given: {"author": given["author"], "reason": ""}, view=_show_verified),
+    Request("undo", f"POST {_AT}/{{plan_id}}/undo",
+        "Propose a plan that undoes a plan. Bundles that have moved since stay; they are listed with their place.",
+        _STEP, view=lambda remote, found: _show(remote, found, all_moves=False)),
+    Request("withdraw", f"POST {_AT}/{{plan_id}}/withdraw",
+        "Undo a plan at once, except what was changed since. `undo` proposes this for review.", _STEP,
+        confirm="This undoes plan {plan_id} at once", view=_told),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands(ROWS))
+def plans() -> None:
+    """Review changes before they are made: propose, approve, run, verify, undo.
+
+    The leader runs approved advice of the load history by itself, measures the effect, and undoes advice that did harm.
+    See docs/plans.md.
+    """
+
+
+@plans.command(short_help="Propose what the strategy would do now.")
+@click.option("--strategy", metavar="NAME", help="Strategy for this plan.  [default: the cluster's]")
+@click.option(
+    "--tolerance",
+    metavar="TOLERANCE",
+    help="Tolerance for this plan: tight, default, loose, or a fraction.  [default: the cluster's]",
+)
+@author_option
+@reason_option
+@changes
+def propose(remote: Remote, strategy: str | None, tolerance: str | None, author: str, reason: str) -> None:
+    """Propose what the strategy would do now."""
+    body = {"strategy": strategy, "tolerance": _tolerance(tolerance), "author": author, "reason": reason}
+    body = {name: value for name, value in body.items() if value is not None}
+    if remote.dry_run:
+        settings = {"balancing_strategy": strategy, "balancing_tolerance": body.get("tolerance")}
+        show_wish(remote, {"settings": {name: value for name, value in settings.items() if value is not None}})
+        return
+    _show(remote, run(ask(remote, "POST", "/v1/plans", body=body)), all_moves=False)
+
+
+def _tolerance(text: str | None) -> str | float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+@plans.command(short_help="Propose advice from a file.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@changes
+def publish(remote: Remote, file: Path) -> None:
+    """Propose the advice of a JSON file (`-`: standard input), as `history advise -o json` prints it."""
+    try:
+        with click.open_file(str(file), encoding="utf-8") as opened:
+            wishes = json.load(opened)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"{file} is not valid JSON: {error}") from None
+    if isinstance(wishes, dict) and "advice" in wishes:
+        wishes = wishes["advice"]
+    for wish in wishes if isinstance(wishes, list) else [wishes]:
+        body = {key: value for key, value in wish.items() if key not in FOR_PEOPLE} if isinstance(wish, dict) else wish
+        with rehearsed(remote):  # a dry run shows the next one, too
+            _told(remote, run(ask(remote, "POST", "/v1/plans/advice", body=body)))
+
+
+@plans.command("show")
+@click.argument("plan_id", metavar="PLAN")
+@click.option("--all", "all_moves", is_flag=True, help=f"Show all moves, not only {SHOWN_MOVES}.")
 @shows
-def status(remote: Remote) -> None:
-    """Show what the last round decided, what is under way, paused or held back, and how uneven the usage is."""
-    found = run(ask(remote, "GET", "/v1/balancing"))
+def show_(remote: Remote, plan_id: str, all_moves: bool) -> None:
+    """Show a plan: its moves, their outcome, and what you may do with the plan now."""
+    _show(remote, run(ask(remote, "GET", _path(plan_id))), all_moves=all_moves)
+
+
+@plans.command(short_help="Approve a plan: it may run.")
+@click.argument("plan_id", metavar="PLAN")
+@click.option("--run", "and_run", is_flag=True, help="Run the plan at once.")
+@author_option
+@reason_option
+@disrupts
+def approve(remote: Remote, plan_id: str, and_run: bool, author: str, reason: str) -> None:
+    """Approve a plan: it may run. Refused if another user has decided on the plan meanwhile."""
+    if and_run and remote.dry_run:
+        echo(f"first this, then POST {_path(plan_id)}/run:", err=True)
+    if and_run:
+        confirm(remote, f"This makes the moves of plan {plan_id}")
+    found = _act(remote, plan_id, "approve", author, reason)
+    if and_run and not found["advice"]:  # which the leader runs by itself
+        found = _act(remote, plan_id, "run", author, reason)
+    _told(remote, found)
+
+
+@plans.command("run", short_help="Have the leader make the moves of a plan.")
+@click.argument("plan_id", metavar="PLAN")
+@click.option("--wait", is_flag=True, help="Wait until the plan is over; fail if a move failed.")
+@author_option
+@reason_option
+@disrupts
+def run_(remote: Remote, plan_id: str, wait: bool, author: str, reason: str) -> None:
+    """Have the leader make the moves of a plan, under the limits. Bundles that have moved since are left alone."""
+    confirm(remote, f"This makes the moves of plan {plan_id}")
+    found = _act(remote, plan_id, "run", author, reason)
+    _told(remote, run(_wait(remote, found)) if wait else found)
+
+
+def _show_status(remote: Remote, found: dict[str, Any]) -> None:
     limits, last = found["limits"], found["last"]
     pairs: list[tuple[str, object]] = [
         ("balancing", _mode(found)),
@@ -492,7 +454,7 @@ def _mode(found: dict[str, Any]) -> str:
     return "on, each move is reviewed" if found["review"] else "on"
 
 
-def _paused(paused: dict[str, Any]) -> str:
+def _paused(paused: Mapping[str, Any]) -> str:
     words = [*([f"the cluster ({paused['reason'] or 'no reason given'})"] if paused["cluster"] else [])]
     return ", ".join([*words, *paused["namespaces"], *paused["brokers"]]) or "nothing"
 
@@ -502,42 +464,41 @@ def _by_broker(found: dict[str, Any]) -> str:
     return f" ({', '.join(f'{name} {count}' for name, count in sorted(by_broker.items()))})" if by_broker else ""
 
 
-namespace_option = click.option(
-    "-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace."
-)
-broker_option = click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Only moves from and to this broker.")
-
-
-@click.command(short_help="Pause automatic moves.")
-@namespace_option
-@broker_option
-@author_option
-@reason_option
-@changes
-def pause(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
-    """Start no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or of the cluster."""
-    _set(remote, "pause", namespace, broker, author, reason)
-
-
-@click.command(short_help="End a pause.")
-@namespace_option
-@broker_option
-@author_option
-@reason_option
-@changes
-def resume(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
-    """End the pause of a namespace, a broker, or the cluster."""
-    _set(remote, "resume", namespace, broker, author, reason)
-
-
-def _set(remote: Remote, what: str, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
-    if namespace is not None and broker is not None:
+def _scope(given: Given) -> Given:
+    if given["namespace"] is not None and given["broker"] is not None:
         raise click.UsageError("give --namespace or --broker, not both")
-    body = {"namespace": namespace, "broker": broker, "author": author, "reason": reason}
-    found = run(ask(remote, "POST", f"/v1/balancing/{what}", body=body))
-    subject = namespace or broker or "the cluster"
-    verb = "is paused" if what == "pause" else "is no longer paused" if found["changed"] else "was not paused"
-    done(remote, f"{subject} {verb}; paused now: {_paused(found)}", **found)
+    return given
+
+
+def _told_pause(verb: str) -> Callable[[Given], str]:
+    def told(known: Given) -> str:
+        what = known["namespace"] or known["broker"] or "the cluster"
+        changed = verb if known["changed"] or verb == "is paused" else "was not paused"
+        return f"{what} {changed}; paused now: {_paused(known)}"
+
+    return told
+
+
+_SCOPE = (
+    click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace."),
+    click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Only moves from and to this broker."),
+    author_option,
+    reason_option,
+)
+
+BALANCING_ROWS = (
+    Request("status", "GET /v1/balancing",
+        "Show what the last round decided, what is under way, paused or held back, and how uneven the usage is.",
+        view=_show_status),
+    Request("pause", "POST /v1/balancing/pause",
+        "Start no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or of the cluster.",
+        _SCOPE, body=_scope, done=_told_pause("is paused")),
+    Request("resume", "POST /v1/balancing/resume", "End the pause of a namespace, a broker, or the cluster.", _SCOPE,
+        body=_scope, done=_told_pause("is no longer paused")),
+)  # fmt: skip
+
+_status, pause, resume = commands(BALANCING_ROWS)
+balancing = Group("balancing", commands=[_status], help="Show the state of balancing.")
 
 
 @click.command("what-if", short_help="Show what a round would decide under other conditions.")
@@ -607,21 +568,6 @@ def what_if(
         show_wish(remote, wish, {"at": at_ms})
 
 
-@plans.command("preview", short_help="Show what a round would do now: a dry run.")
-@shows
-def preview(remote: Remote) -> None:
-    """Show what a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
-    found = run(ask(remote, "GET", "/v1/plan"))
-    if not remote.for_people:
-        show_answer(remote, found)
-        return
-    projected = found["projection"]
-    echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
-    echo(hanging("", "  ", projected["decision"]["reason"]))
-    show_moves(projected["decision"])
-    show_brokers(projected)
-
-
 def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
     from pydantic import ValidationError
 
@@ -653,6 +599,3 @@ def _documents(given: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not isinstance(found[key], dict | None):
             raise click.UsageError(f"--policy {each}: write KIND/NAME={{…}}, or KIND/NAME=null")
     return found
-
-
-__all__ = ["plans", "what_if"]

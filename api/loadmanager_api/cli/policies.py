@@ -8,115 +8,91 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from loadmanager.model.policies.model import Kind
-from loadmanager_api.cli.client import Query, ask, ask_all, run
+from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.command_group import Group
-from loadmanager_api.cli.names import BROKER, segment
-from loadmanager_api.cli.options import changes, confirm, disrupts, shows, since_option, since_query
-from loadmanager_api.cli.printing import done, echo, show, show_pairs
-from loadmanager_api.cli.pulsar import thin_commands
+from loadmanager_api.cli.names import BROKER, NameType, segment
+from loadmanager_api.cli.options import changes, confirm, disrupts, since_option
+from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.pulsar import CLUSTER
+from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Column, Given, Request, commands, first, show_written
+
+
+def _worded(version: dict[str, Any]) -> str:
+    """What the document says, or why it is not in force."""
+    return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
+
+
+def _when(version: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(version["at_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _in_path(name: str) -> str:
+    return "/".join(segment(part) for part in name.split("/"))
+
 
 _KIND = click.argument("kind", type=click.Choice([kind.value for kind in Kind]))
-_NAME = click.argument("name", metavar="NAME")
+_NAME = click.argument("name", metavar="NAME", type=NameType("policy", str, "policies", _in_path))
 _SEEN = click.option(
     "--seen", metavar="N", type=click.IntRange(0), help="Only if the policy has this version; 0: only if there is none."
 )
 _REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
+_AT = "/v1/policies/{kind}/{name}"
 
 
-@click.group(cls=Group)
-def policies() -> None:
-    """Show, set and delete policies of every kind."""
+def _read(given: Given) -> Any:
+    policy, file = given["policy"], given["file"]
+    if (policy is None) == (file is None):
+        raise click.UsageError("give either the policy as JSON or --file")
+    try:
+        return json.loads(policy if file is None else file.read())
+    except ValueError as error:
+        raise click.UsageError(f"that is not valid JSON: {error}") from None
 
 
-@policies.command("list")
-@click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind.")
-@click.option("--prefix", metavar="TEXT", help="Only policies whose name begins so, such as shop/.")
-@click.option("--by", metavar="AUTHOR", help="Only policies that this author wrote last.")
-@since_option
-@shows
-def list_(remote: Remote, kind: str | None, prefix: str | None, by: str | None, since: int | None) -> None:
-    """List the policies that hold now, by kind and name."""
-    query = {"kind": kind, "prefix": prefix, "by": by, **since_query(since)}
-    found = run(ask_all(remote, "/v1/policies", query))
-    rows = [(p["kind"], p["name"], p["version"], _worded(p), p["author"]) for p in found["policies"]]
-    show(remote, found, ("kind", "name", "version", "policy", "author"), rows, empty="no policies")
-
-
-@policies.command("show")
-@_KIND
-@_NAME
-@shows
-def show_(remote: Remote, kind: str, name: str) -> None:
-    """Show one policy."""
-    found = run(ask(remote, "GET", _path(kind, name)))
+def _show(remote: Remote, found: dict[str, Any]) -> None:
     pairs = [(field, found[field]) for field in ("version", "author", "reason")]
     if found["defect"]:
         pairs.append(("not in force", f"{found['defect']}; the version before holds, if there is one"))
     values = [(field, json.dumps(value)) for field, value in (found["policy"] or {}).items()]
-    show_pairs(remote, found, [*pairs, ("changed", _when(found["at_ms"])), *values])
+    show_pairs(remote, found, [*pairs, ("changed", _when(found)), *values])
 
 
-@policies.command("set", short_help="Create or replace a policy.")
-@_KIND
-@_NAME
-@click.argument("policy", metavar="[JSON]", required=False)
-@click.option("-f", "--file", "file", type=click.File(), help="File with the JSON; - is standard input.")
-@_SEEN
-@click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
-@_REASON
-@changes
-def set_(
-    remote: Remote,
-    kind: str,
-    name: str,
-    policy: str | None,
-    file: IO[str] | None,
-    seen: int | None,
-    force: bool,
-    reason: str | None,
-) -> None:
-    """Create or replace a policy: `policies set namespace shop/x '{"weight": 2}'`."""
-    if (policy is None) == (file is None):
-        raise click.UsageError("give either the policy as JSON or --file")
-    try:
-        body = json.loads(policy if policy is not None else file.read() if file is not None else "")
-    except ValueError as error:
-        raise click.UsageError(f"that is not valid JSON: {error}") from None
-    query = _query(seen, reason, force=force)
-    found = run(ask(remote, "PUT", _path(kind, name), query=query, body=body, previews=True))
-    show_written(remote, f"{kind} {name}: version {found['version']}", found)
+ROWS = (
+    Request("list", "GET /v1/policies", "List the policies that hold now, by kind and name.", (click.option("--kind",
+        type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind."), click.option("--prefix",
+        metavar="TEXT", help="Only policies whose name begins so, such as shop/."), click.option("--by",
+        metavar="AUTHOR", help="Only policies that this author wrote last."), since_option), pages=True,
+        part="policies",
+        columns={"kind": "kind", "name": "name", "version": "version", "policy": _worded, "author": "author"},
+        empty="no policies"),
+    Request("show", f"GET {_AT}", "Show one policy.", (_KIND, _NAME), view=_show),
+    Request("set", f"PUT {_AT}?seen&reason&force",
+        "Create or replace a policy: `policies set namespace shop/x '{\"weight\": 2}'`.", (_KIND, _NAME,
+        click.argument("policy", metavar="[JSON]", required=False), click.option("-f", "--file", "file",
+        type=click.File(), help="File with the JSON; - is standard input."), _SEEN, click.option("--force",
+        is_flag=True, help="Write the policy even if no broker satisfies it now."), _REASON), body=_read,
+        previews=True, done="{kind} {name}: version {version}"),
+    Request("delete", f"DELETE {_AT}", "Delete a policy.", (_KIND, _NAME, _SEEN, click.option("--force", is_flag=True,
+        help="Delete even if a bundle is left without any broker."), _REASON),
+        confirm="This deletes the policy {kind} {name}", previews=True,
+        done="{kind} {name}: deleted, which is version {version}"),
+    Request("history", f"GET {_AT}/history", "List every version of one policy, oldest first.",
+        (_KIND, _NAME, since_option), pages=True,
+        columns={"version": "version", "when": _when, "author": "author", "policy": _worded, "reason": "reason"},
+        empty="no versions"),
+)  # fmt: skip
 
 
-@policies.command("delete")
-@_KIND
-@_NAME
-@_SEEN
-@click.option("--force", is_flag=True, help="Delete even if a bundle is left without any broker.")
-@_REASON
-@disrupts
-def delete(remote: Remote, kind: str, name: str, seen: int | None, force: bool, reason: str | None) -> None:
-    """Delete a policy."""
-    confirm(remote, f"This deletes the policy {kind} {name}")
-    found = run(ask(remote, "DELETE", _path(kind, name), query=_query(seen, reason, force=force), previews=True))
-    show_written(remote, f"{kind} {name}: deleted, which is version {found['version']}", found)
-
-
-@policies.command("history")
-@_KIND
-@_NAME
-@since_option
-@shows
-def history(remote: Remote, kind: str, name: str, since: int | None) -> None:
-    """List every version of one policy, oldest first."""
-    found = run(ask_all(remote, _path(kind, name) + "/history", since_query(since)))
-    rows = [(each["version"], _when(each["at_ms"]), each["author"], _worded(each), each["reason"]) for each in found]
-    show(remote, found, ("version", "when", "author", "policy", "reason"), rows, empty="no versions")
+@click.group(cls=Group, commands=commands(ROWS))
+def policies() -> None:
+    """Show, set and delete policies of every kind."""
 
 
 def show_preview(remote: Remote, method: str, kind: str, name: str, body: Any = None) -> None:
@@ -134,53 +110,55 @@ def delete_as_pulsar(remote: Remote, path: str, kind: str, name: str, what: str,
     done(remote, f"deleted {what} {name}", **facts)
 
 
-def show_written(remote: Remote, text: str, found: dict[str, Any]) -> None:
-    """Report a change of a policy; of a dry run, what would move."""
-    if not remote.for_people:
-        done(remote, "", **found)
-        return
-    for note in (*found["notes"], *(f"overridden: {rule}" for rule in found["forced"])):
-        echo(f"note: {note}", err=True)
-    preview = found["preview"]
-    if preview is None:
-        done(remote, text)
-        return
-    total = preview["misplaced_total"]
-    echo(f"nothing was changed; {total} bundles would have to move, {len(preview['moves'])} in the next round")
-    rows = [(move["bundle"], move["source"], move["destination"], move["reason"]) for move in preview["moves"]]
-    planned = {move["bundle"] for move in preview["moves"]}
-    rows += [(m["bundle"], m["broker"], None, "later") for m in preview["misplaced"] if m["bundle"] not in planned]
-    show(remote, found, ("bundle", "from", "to", "why"), rows, empty="")
-
-
-def _worded(version: dict[str, Any]) -> str:
-    """What the document says, or why it is not in force."""
-    return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
-
-
-def _query(seen: int | None, reason: str | None, *, force: bool) -> Query:
-    return {"seen": seen, "reason": reason, "force": force}
-
-
 def _path(kind: str, name: str) -> str:
-    return f"/v1/policies/{kind}/{'/'.join(segment(part) for part in name.split('/'))}"
+    return f"/v1/policies/{kind}/{_in_path(name)}"
 
 
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-_CLUSTER = click.argument("cluster", metavar="CLUSTER")
 _POLICY = click.argument("policy", metavar="POLICY")
 
 
-@click.group("ns-isolation-policy", cls=Group)
+_ISOLATION = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
+
+
+def _cells(policy: dict[str, Any]) -> dict[str, object]:
+    params = policy["auto_failover_policy"]["parameters"]
+    lists = {field: ", ".join(policy[field]) for field in ("namespaces", "primary", "secondary")}
+    return {**lists, "min available": params["min_limit"], "usage threshold": params["usage_threshold"]}
+
+
+def _cell(name: str) -> Column:
+    return lambda entry: _cells(entry[1])[name]
+
+
+def _show_brokers(remote: Remote, answer: Any) -> None:
+    found = answer if isinstance(answer, list) else [answer]
+    rows = [
+        (each["brokerName"], each["policyName"], each["primary"], ", ".join(each["namespaceRegex"])) for each in found
+    ]
+    show(remote, answer, ("broker", "policy", "primary", "namespaces"), rows, empty="no brokers")
+
+
+ISOLATION_ROWS = (
+    Request("get", f"GET {_ISOLATION}/{{policy}}", "Show one policy.", (CLUSTER, _POLICY), view=lambda remote,
+        found: show_pairs(remote, found, list(_cells(found).items()))),
+    Request("list", f"GET {_ISOLATION}", "List all policies.", (CLUSTER,), columns={"policy": first,
+        **{name: _cell(name) for name in ("namespaces", "primary", "secondary")}, "min": _cell("min available"),
+        "usage %": _cell("usage threshold")}, empty="no isolation policies"),
+    Request("brokers", f"GET {_ISOLATION}/brokers",
+        "List, for each broker, the namespaces that the policies bind to it.", (CLUSTER,), view=_show_brokers),
+    Request("broker", f"GET {_ISOLATION}/brokers/{{broker}}",
+        "List the namespaces that the policies bind to one broker.", (CLUSTER, click.option("--broker", required=True,
+        metavar="HOST:PORT", type=BROKER, help="Name of the broker.")), view=_show_brokers),
+)  # fmt: skip
+
+
+@click.group("ns-isolation-policy", cls=Group, commands=commands(ISOLATION_ROWS))
 def isolation() -> None:
     """Bind namespaces to brokers, as in pulsar-admin."""
 
 
 @isolation.command("set", short_help="Create or replace a policy.")
-@_CLUSTER
+@CLUSTER
 @_POLICY
 @click.option(
     "--namespaces", required=True, metavar="REGEX[,…]", help="Patterns; each matches a whole tenant/namespace."
@@ -242,67 +220,14 @@ def set_isolation(
     done(remote, f"isolation policy {policy} is set", policy=policy)
 
 
-@isolation.command("get")
-@_CLUSTER
-@_POLICY
-@shows
-def get_isolation(remote: Remote, cluster: str, policy: str) -> None:
-    """Show one policy."""
-    found = run(ask(remote, "GET", _isolation_path(cluster, policy)))
-    show_pairs(remote, found, _pairs(found))
-
-
-@isolation.command("list")
-@_CLUSTER
-@shows
-def list_isolation(remote: Remote, cluster: str) -> None:
-    """List all policies."""
-    found = run(ask(remote, "GET", _isolation_path(cluster)))
-    rows = [(name, *(value for _, value in _pairs(each))) for name, each in found.items()]
-    columns = ("policy", "namespaces", "primary", "secondary", "min", "usage %")
-    show(remote, found, columns, rows, empty="no isolation policies")
-
-
 @isolation.command("delete")
-@_CLUSTER
+@CLUSTER
 @_POLICY
 @disrupts
 def delete_isolation(remote: Remote, cluster: str, policy: str) -> None:
     """Delete a policy; its brokers take all namespaces again."""
     confirm(remote, f"This deletes the isolation policy {policy}: its brokers take all namespaces again")
     delete_as_pulsar(remote, _isolation_path(cluster, policy), "isolation", policy, "isolation policy", policy=policy)
-
-
-@isolation.command("brokers")
-@_CLUSTER
-@shows
-def brokers(remote: Remote, cluster: str) -> None:
-    """List, for each broker, the namespaces that the policies bind to it."""
-    found = run(ask(remote, "GET", _isolation_path(cluster, "brokers")))
-    _show_brokers(remote, found, found)
-
-
-@isolation.command("broker")
-@_CLUSTER
-@click.option("--broker", required=True, metavar="HOST:PORT", type=BROKER, help="Name of the broker.")
-@shows
-def broker(remote: Remote, cluster: str, broker: str) -> None:
-    """List the namespaces that the policies bind to one broker."""
-    found = run(ask(remote, "GET", f"{_isolation_path(cluster, 'brokers')}/{segment(broker)}"))
-    _show_brokers(remote, found, [found])
-
-
-def _show_brokers(remote: Remote, answer: Any, found: list[dict[str, Any]]) -> None:
-    rows = [
-        (each["brokerName"], each["policyName"], each["primary"], ", ".join(each["namespaceRegex"])) for each in found
-    ]
-    show(remote, answer, ("broker", "policy", "primary", "namespaces"), rows, empty="no brokers")
-
-
-def _pairs(policy: dict[str, Any]) -> list[tuple[str, object]]:
-    lists = [(field, ", ".join(policy[field])) for field in ("namespaces", "primary", "secondary")]
-    params = policy["auto_failover_policy"]["parameters"]
-    return [*lists, ("min available", params["min_limit"]), ("usage threshold", params["usage_threshold"])]
 
 
 def _isolation_path(cluster: str, policy: str | None = None) -> str:
@@ -339,17 +264,23 @@ _BROKERS = click.option("--broker-list", "brokers", required=True, metavar="HOST
 _FORCE = click.option("--force", is_flag=True, help="Write the domain even if a broker is in another one already.")
 
 
-@click.group(cls=Group)
+_DOMAINS = "/admin/v2/clusters/{cluster}/failureDomains"
+
+DOMAIN_ROWS = (
+    Request("get-failure-domain", f"GET {_DOMAINS}/{{domain}}", "List the brokers of a failure domain.",
+        (CLUSTER, _DOMAIN), part="brokers", columns="broker"),
+    Request("list-failure-domains", f"GET {_DOMAINS}", "List all failure domains with their brokers.", (CLUSTER,),
+        columns={"domain": first, "brokers": lambda entry: ", ".join(entry[1]["brokers"])}, empty="no failure domains"),
+)  # fmt: skip
+
+
+@click.group(cls=Group, commands=commands((*PULSARS["clusters"], *DOMAIN_ROWS)))
 def clusters() -> None:
     """Show the cluster, and manage failure domains, as in pulsar-admin."""
 
 
-for command in thin_commands("clusters"):
-    clusters.add_command(command)
-
-
 @clusters.command("create-failure-domain")
-@_CLUSTER
+@CLUSTER
 @_DOMAIN
 @_BROKERS
 @_FORCE
@@ -360,7 +291,7 @@ def create(remote: Remote, cluster: str, domain: str, brokers: str, force: bool)
 
 
 @clusters.command("update-failure-domain")
-@_CLUSTER
+@CLUSTER
 @_DOMAIN
 @_BROKERS
 @_FORCE
@@ -381,28 +312,8 @@ def _set(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -
     done(remote, f"failure domain {domain}: {', '.join(names)}", domain=domain, brokers=names)
 
 
-@clusters.command("get-failure-domain")
-@_CLUSTER
-@_DOMAIN
-@shows
-def get_domain(remote: Remote, cluster: str, domain: str) -> None:
-    """List the brokers of a failure domain."""
-    found = run(ask(remote, "GET", _domain_path(cluster, domain)))
-    show(remote, found, ("broker",), [(name,) for name in found["brokers"]])
-
-
-@clusters.command("list-failure-domains")
-@_CLUSTER
-@shows
-def list_domains(remote: Remote, cluster: str) -> None:
-    """List all failure domains with their brokers."""
-    found = run(ask(remote, "GET", _all(cluster)))
-    rows = [(name, ", ".join(domain["brokers"])) for name, domain in found.items()]
-    show(remote, found, ("domain", "brokers"), rows, empty="no failure domains")
-
-
 @clusters.command("delete-failure-domain")
-@_CLUSTER
+@CLUSTER
 @_DOMAIN
 @disrupts
 def delete_domain(remote: Remote, cluster: str, domain: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from loadmanager_api.cli.client import Failed, NothingSent, ask, run
+from loadmanager_api.cli.client import Failed, NothingSent, Params, ask, run
 from loadmanager_api.cli.printing import echo, show_answer
 from loadmanager_api.cli.remote import Remote
 
@@ -44,7 +44,7 @@ def rehearsed(remote: Remote) -> Generator[None]:
         run(rehearse(remote, unsent.method, unsent.path, unsent.query, unsent.body))
 
 
-async def rehearse(remote: Remote, method: str, path: str, query: Mapping[str, str], body: Any) -> None:
+async def rehearse(remote: Remote, method: str, path: str, query: Params, body: Any) -> None:
     """Check what can be checked, and show the request that is not sent. Raises Failed, NotNow."""
     checked: list[str] = []
     for needed in needs(method, path, query, body):
@@ -54,7 +54,7 @@ async def rehearse(remote: Remote, method: str, path: str, query: Mapping[str, s
     if method == "PUT" and _CREATES.fullmatch(path):
         await _check_absent(remote, path)
         checked.append(path)
-    url = remote.admin_url + path + (f"?{urlencode(query)}" if query else "")
+    url = remote.admin_url + path + (f"?{urlencode(query, doseq=True)}" if query else "")
     request = {"method": method, "url": url, "body": body}
     if not remote.for_people:
         show_answer(remote, {"dry_run": True, "request": request, "checked": checked})
@@ -66,7 +66,7 @@ async def rehearse(remote: Remote, method: str, path: str, query: Mapping[str, s
         echo(f"checked: {', '.join(checked)}", err=True)
 
 
-def needs(method: str, path: str, query: Mapping[str, str], body: Any) -> Iterator[str]:
+def needs(method: str, path: str, query: Params, body: Any) -> Iterator[str]:
     """Paths whose GET has to answer, or the broker would refuse the request."""
     if _OF_ITSELF.fullmatch(path):
         yield from [path] if method == "DELETE" else []
@@ -77,7 +77,7 @@ def needs(method: str, path: str, query: Mapping[str, str], body: Any) -> Iterat
                 break
     said = body if isinstance(body, dict) else {}
     for broker in (query.get("destinationBroker"), said.get("to"), said.get("broker")):
-        if broker:
+        if isinstance(broker, str) and broker:
             yield f"/v1/brokers/{quote(broker, safe=':[]')}"
     if said.get("namespace"):
         yield f"/admin/v2/namespaces/{said['namespace']}/bundles"

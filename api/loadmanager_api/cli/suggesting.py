@@ -62,6 +62,12 @@ def groups(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     return _beginning((each["group"] for each in found), incomplete)
 
 
+def policies(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Names of policies, of the kind that was typed before."""
+    found = _ask(_remote(ctx), f"/v1/policies?limit={SUGGESTIONS}&kind={ctx.params.get('kind') or ''}") or {}
+    return _beginning((each["name"] for each in found.get("policies", ())), incomplete)
+
+
 def _followed_by_slash(ctx: click.Context, incomplete: str, domain: str = "") -> list[CompletionItem]:
     found = namespaces(ctx, incomplete.removeprefix(domain))
     return [CompletionItem(f"{domain}{item.value}/") for item in found]

@@ -6,7 +6,7 @@ import click
 
 from loadmanager_api.cli.command_group import LazyGroup
 
-JOBS = "loadmanager_api.cli.load_history."
+JOBS = "load_history."
 
 COMMANDS = {
     "jars": (JOBS + "spark", "jars", "Download what Spark needs, once."),
@@ -22,7 +22,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, sections={"": COMMANDS})
 def history() -> None:
     """Keep load reports, state changes and decisions in a lakehouse, and analyse them. Needs the extra `history`.
 
