@@ -40,10 +40,9 @@ PURE = (
     "loadmanager/model/boundaries.py",
     "loadmanager/leader/advice/core.py",
     *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "store", "table")),
-    *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
+    *(f"loadmanager/decisions/{name}.py" for name in ("codec", "record")),
     *(f"loadmanager/decisions/explaining/{name}.py" for name in (
-        "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",
-        "situation", "story", "targets", "verdicts", "what_if",
+        "broker", "bundle", "edits", "situation", "what_if", "whereabouts",
     )),
     *(f"loadmanager/consumers/backlog/{name}.py" for name in (
         "figures", "forecast", "in_flight", "metrics", "sampling", "sums",

@@ -15,8 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from loadmanager.cluster.journal import LOOKED_THROUGH, Found, Journal
-from loadmanager.decisions.codec import decode, encode
-from loadmanager.decisions.errors import BadDecision
+from loadmanager.decisions.codec import BadDecision, decode, encode
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle

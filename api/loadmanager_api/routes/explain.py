@@ -15,14 +15,13 @@ from fastapi.responses import Response
 
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
-from loadmanager.decisions.explaining.deciding_again import Again
-from loadmanager.decisions.explaining.projection import RecordShown, record_shown
-from loadmanager.decisions.explaining.reading import ChannelReader
-from loadmanager.decisions.explaining.service import Explainer
+from loadmanager.decisions.codec import kept_memory
+from loadmanager.decisions.explaining.broker import BrokerAnswer
+from loadmanager.decisions.explaining.bundle import BundleAnswer
+from loadmanager.decisions.explaining.explainer import Explainer
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.explaining.what_if import Preview, WhatIf
-from loadmanager.decisions.memory import kept_memory
+from loadmanager.decisions.explaining.what_if import Again, Preview, RecordShown, WhatIf, record_shown
+from loadmanager.decisions.explaining.whereabouts import ChannelReader
 from loadmanager.decisions.record import Summary
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.evidence import Quarantine

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from loadmanager.broker.node import Incarnation, Node
-from loadmanager.decisions.explaining.projection import certificate_shown
+from loadmanager.decisions.explaining.what_if import certificate_shown
 from loadmanager.leader.advice.core import told
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
 from loadmanager.leader.plans.plan import Plan, PlanKind, PlannedMove, PlanState

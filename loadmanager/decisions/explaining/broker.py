@@ -7,12 +7,22 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from loadmanager.decisions.explaining.answer import BrokerAnswer, Held, Load, Obstacle, percent
-from loadmanager.decisions.explaining.bundle import NO_ROUND, round_said, stand_in
-from loadmanager.decisions.explaining.judgement import PLAN
+from loadmanager.decisions.explaining.bundle import (
+    NO_ROUND,
+    PLAN,
+    Load,
+    Obstacle,
+    RoundSaid,
+    judgement_of,
+    percent,
+    refused_candidate,
+    round_said,
+    rule_text,
+    stand_in,
+    whither,
+    why_not,
+)
 from loadmanager.decisions.explaining.situation import Situation, fullness, mean_usage, taking_part, usages
-from loadmanager.decisions.explaining.targets import judgement_of, rule_text
-from loadmanager.decisions.explaining.verdicts import refused_candidate, whither, why_not
 from loadmanager.model.cluster import FREE, UNITS, UNLIMITED, ClusterModel
 from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
@@ -21,6 +31,39 @@ from loadmanager.strategies.rebalancing.decision import Candidate, Decision
 HELD_TOLD = 10
 EQUAL = 1e-9
 """Usages within this are equal: sums of floating point numbers differ in their last digits."""
+
+
+class BundleShare(msgspec.Struct, frozen=True):
+    """A reported bundle of a broker: its part of the broker, and why it stays."""
+
+    bundle: str
+    usage: float
+    rule: str
+    sentence: str
+
+
+class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `explain BROKER`."""
+
+    broker: str
+    at_ms: int
+    answer: str
+    usage: float | None = None
+    mean: float = 0.0
+    round: RoundSaid | None = None
+    loads: tuple[Load, ...] = ()
+    bundles: int = 0
+    max_bundles: int | None = None
+    held: tuple[BundleShare, ...] = ()
+    taken: tuple[str, ...] = ()
+    """The round's moves away from it."""
+    given: tuple[str, ...] = ()
+    not_taken: tuple[Obstacle, ...] = ()
+    """Why nothing (more) was moved away from it."""
+    not_given: tuple[Obstacle, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
@@ -122,14 +165,14 @@ def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]
     return tuple(found)
 
 
-def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[Held, ...]:
+def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[BundleShare, ...]:
     """Its hottest bundles, each with the strongest reason why it stays."""
     rows = np.flatnonzero(model.bundles.owner == at)
     weight = usages(model.brokers, situation.settings)[at]
     used = model.brokers.used[at]
     per_load = np.divide(weight, used, out=np.zeros(len(used)), where=used > 0)
     part = (model.bundles.load[rows] * per_load).max(axis=1, initial=0.0)
-    found: list[Held] = []
+    found: list[BundleShare] = []
     for index in np.argsort(-part, kind="stable")[:HELD_TOLD].tolist():
         row = int(rows[index])
         bundle = model.bundles.ids[row]
@@ -138,7 +181,7 @@ def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[Held, ...
         rule, sentence = ("moved", "the round moved it") if moved else ("", "")
         if not moved and reasons:
             rule, sentence = reasons[0].rule, reasons[0].sentence
-        found.append(Held(str(bundle), float(part[index]), rule, sentence))
+        found.append(BundleShare(str(bundle), float(part[index]), rule, sentence))
     return tuple(found)
 
 

@@ -12,9 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.decisions.errors import BadDecision
-from loadmanager.decisions.memory import NOTHING_KEPT, Memory, given_memory
-from loadmanager.decisions.record import DecisionRecord, Outcome
+from loadmanager.decisions.codec import BadDecision, given_memory
+from loadmanager.decisions.record import NOTHING_KEPT, DecisionRecord, Memory, Outcome
 from loadmanager.model.cluster import Brokers, ClusterModel
 from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings

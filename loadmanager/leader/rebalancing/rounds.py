@@ -16,6 +16,7 @@ import msgspec
 from structlog.contextvars import bound_contextvars
 
 from loadmanager.cluster.views import Views
+from loadmanager.decisions.codec import kept_memory
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
@@ -403,7 +404,7 @@ def _record(this: Round, leader: BrokerId) -> DecisionRecord:
         strategy=this.settings.balancing_strategy,
         settings=this.settings,
         model=this.model,
-        memory=this.memory,
+        memory=kept_memory(this.memory),
         policies_revision=this.policies,
         outcomes=[this.outcomes.get(move.bundle, NOT_TRIED) for move in moves],
         without_model=this.why_no_model,

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from loadmanager.decisions import codec
-from loadmanager.decisions.explaining.deciding_again import decide, decide_again
+from loadmanager.decisions.codec import given_memory, kept_memory
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.explaining.what_if import Edits, preview, what_if
-from loadmanager.decisions.memory import NOTHING_KEPT, given_memory
-from loadmanager.decisions.record import record_of
+from loadmanager.decisions.explaining.what_if import Edits, decide, decide_again, preview, what_if
+from loadmanager.decisions.record import NOTHING_KEPT, record_of
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.policies.model import IsolationPolicy, NamespacePolicy
 from loadmanager.settings import Settings
@@ -227,7 +226,14 @@ def test_a_strategy_that_remembers_decides_the_same_with_what_it_remembered(stra
     for number in range(1, 6):
         decision = STRATEGIES.make(strategy).decide(of, settings, memory)
         written = record_of(
-            f"3.{number}", broker("a"), 1, decision, strategy=strategy, settings=settings, model=of, memory=memory
+            f"3.{number}",
+            broker("a"),
+            1,
+            decision,
+            strategy=strategy,
+            settings=settings,
+            model=of,
+            memory=kept_memory(memory),
         )
         read = codec.decode(codec.encode(written))
         assert not read.memory.lost
@@ -242,7 +248,14 @@ def test_without_its_memory_a_round_can_come_out_otherwise():
     before = strategy.decide(uneven(), settings, None).memory
     decision = strategy.decide(uneven(), settings, before)
     written = record_of(
-        "3.1", broker("a"), 1, decision, strategy="transfer", settings=settings, model=uneven(), memory=before
+        "3.1",
+        broker("a"),
+        1,
+        decision,
+        strategy="transfer",
+        settings=settings,
+        model=uneven(),
+        memory=kept_memory(before),
     )
     assert decide_again(written).same is True
     assert decide_again(msgspec.structs.replace(written, memory=NOTHING_KEPT)).same is False
