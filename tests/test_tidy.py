@@ -33,6 +33,7 @@ PURE = (
     "loadmanager/consumers/allocation/*.py",
     "loadmanager/strategies/placement/**/*.py",
     "loadmanager/strategies/rebalancing/**/*.py",
+    "loadmanager/strategies/registry.py",
     "loadmanager/strategies/splitting/*.py",
     "loadmanager/model/policies/**/*.py",
     "loadmanager/model/load.py",

@@ -63,7 +63,7 @@ from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
-from loadmanager.strategies.placement.registry import SwitchedPlacement
+from loadmanager.strategies.registry import SwitchedPlacement
 from statechannel.errors import (
     CoordinationError,
     CoordinationUnavailable,

@@ -29,9 +29,9 @@ from loadmanager.model.load import RESOURCES, weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move
 from loadmanager.strategies.rebalancing.plan.eligibility import IN_FLIGHT, KEPT, NO_OWNER, PAUSED, RESTING, UNKNOWN
-from loadmanager.strategies.rebalancing.plan.judging import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge_in
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.rebalancing.plan.refusals import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge_in
 from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
 
 

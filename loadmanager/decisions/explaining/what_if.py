@@ -34,7 +34,7 @@ from loadmanager.model.policies.model import TYPES, Policies, Policy
 from loadmanager.model.policies.validation import check_fields, check_name
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.record import BrokerId
 
 DIFFERENCES_TOLD = 5

@@ -16,7 +16,7 @@ from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.model import Scalar
 from loadmanager.settings.dynamic.naming import changeable
 from loadmanager.settings.dynamic.overlay import combined
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 
 RECORDED = "recorded"
 DEFAULTS = (

@@ -37,7 +37,7 @@ from loadmanager.model.policies.model import (
     Policy,
 )
 from loadmanager.settings import TOLERANCES, Settings
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership

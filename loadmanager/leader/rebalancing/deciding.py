@@ -18,8 +18,8 @@ from loadmanager.model.policies.model import Policies
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable

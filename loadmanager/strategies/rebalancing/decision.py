@@ -122,3 +122,8 @@ class Decision(msgspec.Struct, frozen=True):
     certificate: Certificate | None = None
     memory: object = None
     """The strategy's input for its next round (hit counts, histories); None if it keeps nothing."""
+
+
+def percent(usage: float) -> str:
+    """`58.3 %`; without the decimal from 100 % on."""
+    return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"

@@ -8,18 +8,68 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
-from loadmanager.strategies.rebalancing.plan.affinity import Affinity
-from loadmanager.strategies.rebalancing.plan.eligibility import Eligibility, eligibility_of
+from loadmanager.strategies.rebalancing.plan.eligibility import Affinity, Eligibility, eligibility_of
 from loadmanager.strategies.rebalancing.plan.foresight import Outlook, outlook_of
-from loadmanager.strategies.rebalancing.plan.holdings import Holdings
-from loadmanager.strategies.rebalancing.plan.objective import BARRED, EPSILON, UNEVEN, Costs
-from loadmanager.strategies.rebalancing.plan.scale import Scale, scale_of
-from loadmanager.strategies.rebalancing.plan.step import Allowance, Step
+from loadmanager.strategies.rebalancing.plan.scale import BARRED, EPSILON, UNEVEN, Costs, Scale, scale_of
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A move. Usages are before and after it, with the moves ahead of it made: (source, destination)."""
+
+    row: int
+    source: int
+    destination: int
+    stage: Stage
+    gain: float
+    load: float
+    """The load moved, as a fraction of the destination's capacity."""
+    before: tuple[float, float]
+    after: tuple[float, float]
+    group: int
+
+
+class Allowance:
+    """What a round may still move: load (in mean brokers) and a number of moves."""
+
+    def __init__(self, load: float, moves: int) -> None:
+        self.load = load
+        self._spent = False
+        self.refused = False
+        self.moves = moves
+
+    def affords(self, size: float, moves: int) -> bool:
+        """Whether this may be moved as well. A first move always may, or a bundle above the budget could never move."""
+        fits = self.moves >= moves and (size <= self.load or not self._spent)
+        self.refused |= not fits
+        return fits
+
+    def spend(self, size: float) -> None:
+        """Subtract a move."""
+        self.load -= size
+        self._spent |= size > 0
+        self.moves -= 1
+
+
+class Holdings:
+    """Rows of the chosen bundles by their broker in the model, ascending, without a scan of all bundles for each."""
+
+    def __init__(self, owner: Ints, chosen: Flags, brokers: int) -> None:
+        rows = np.flatnonzero(chosen)
+        # numpy sorts 16-bit keys by radix sort: linear
+        small = owner[rows].astype(np.uint16 if brokers < 2**16 else np.int64)
+        self._rows = rows[np.argsort(small, kind="stable")]
+        self._ends = np.cumsum(np.bincount(owner[rows], minlength=brokers))
+
+    def of(self, broker: int) -> Ints:
+        """Rows of the bundles of one broker."""
+        return self._rows[(self._ends[broker - 1] if broker else 0) : self._ends[broker]]
+
 
 FULL = 1.0
 """Balance never fills a broker beyond its capacity."""

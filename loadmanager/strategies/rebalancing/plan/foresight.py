@@ -26,7 +26,6 @@ import numpy as np
 from loadmanager.model.cluster import Brokers, ClusterModel, Flags, Floats
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan.scale import Scale
-from loadmanager.strategies.rebalancing.plan.step import Step
 
 NEWEST = 0.5
 """The weight of the newest rise in a broker's rate."""
@@ -102,11 +101,14 @@ def outlook_of(model: ClusterModel, settings: Settings, scale: Scale, memory: ob
 
 
 def expectations(
-    model: ClusterModel, scale: Scale, outlook: Outlook, peak: Floats, steps: Sequence[Step]
+    model: ClusterModel, scale: Scale, outlook: Outlook, peak: Floats, moves: Sequence[tuple[int, int]]
 ) -> Expectations:
-    """What the next round should find if no load changes: `peak` (n,) is that after the plan, `steps` are its moves."""
-    giving = np.bincount([step.source for step in steps], minlength=len(peak))
-    taking = np.bincount([step.destination for step in steps], minlength=len(peak))
+    """What the next round should find if no load changes.
+
+    `peak` (n,) is that after the plan, `moves` are the source and destination of each of its moves.
+    """
+    giving = np.bincount([source for source, _ in moves], minlength=len(peak))
+    taking = np.bincount([destination for _, destination in moves], minlength=len(peak))
     rows = np.flatnonzero(scale.takes_part & (scale.target > 0))
     columns = (
         peak[rows] / scale.target[rows],

@@ -15,7 +15,7 @@ from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.policies.model import IsolationPolicy, NamespacePolicy
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from tests.loadmanager.decisions.explaining.situations import A, B, C, barred, even, resting, silent, situation, uneven
 from tests.loadmanager.decisions.models import NAMESPACE, broker, model
 

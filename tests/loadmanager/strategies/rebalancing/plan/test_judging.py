@@ -13,7 +13,7 @@ from loadmanager.model.cluster import NOWHERE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
-from loadmanager.strategies.rebalancing.plan.judging import Judgement, judge, judge_broker, judge_in
+from loadmanager.strategies.rebalancing.plan.refusals import Judgement, judge, judge_broker, judge_in
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, model
 from tests.loadmanager.strategies.rebalancing.plan.random_models import ruled_model
 
