@@ -40,7 +40,7 @@ PURE = (
     "loadmanager/model/load_report.py",
     "loadmanager/model/boundaries.py",
     "loadmanager/leader/advice/core.py",
-    *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "store", "table")),
+    *(f"loadmanager/leader/plans/{name}.py" for name in ("advice", "plan", "proposals", "store", "table")),
     *(f"loadmanager/decisions/{name}.py" for name in ("codec", "record")),
     *(f"loadmanager/decisions/explaining/{name}.py" for name in (
         "broker", "bundle", "edits", "situation", "what_if", "whereabouts",
@@ -49,7 +49,7 @@ PURE = (
         "figures", "forecast", "in_flight", "metrics", "sampling", "sums",
     )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
-        "limits", "plan_runner", "planning",
+        "limits", "plan_runner",
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),

@@ -25,7 +25,7 @@ from loadmanager.decisions.explaining.whereabouts import ChannelReader
 from loadmanager.decisions.record import Summary
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.evidence import Quarantine
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.model.policies.model import Policy
 from loadmanager_api.explain_schemas import WhatIfWish
 from loadmanager_api.openapi import answers, shape
@@ -40,7 +40,7 @@ LATEST_MS = 2**53
 class LiveView:
     """The live view of this broker; it need not lead."""
 
-    def __init__(self, deciding: Deciding, policies: PolicyStore, quarantine: Quarantine) -> None:
+    def __init__(self, deciding: Decider, policies: PolicyStore, quarantine: Quarantine) -> None:
         self._deciding = deciding
         self._policies = policies
         self._quarantine = quarantine

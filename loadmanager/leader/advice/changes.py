@@ -36,10 +36,10 @@ from loadmanager.leader.plans.advice import (
     check_steps,
 )
 from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlannedMove
+from loadmanager.leader.plans.proposals import Occasion, running, undoing
 from loadmanager.leader.plans.store import REASON, PlanStore
 from loadmanager.leader.plans.table import OPEN, PlanAction, summary
-from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.planning import Occasion, running, undoing
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import ABSENT, Version
@@ -362,7 +362,7 @@ def _parts(cut: Cut) -> list[Bundle]:
 class MovesApplier:
     """See `contract.Applier`."""
 
-    def __init__(self, store: PlanStore, deciding: Deciding) -> None:
+    def __init__(self, store: PlanStore, deciding: Decider) -> None:
         self._store = store
         self._deciding = deciding
 

@@ -44,10 +44,10 @@ from loadmanager.leader.plans.advice import (
     check,
 )
 from loadmanager.leader.plans.plan import PieceOutcome, Plan, PlanState
+from loadmanager.leader.plans.proposals import figures
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
-from loadmanager.leader.rebalancing.planning import figures
 from loadmanager.settings import Settings
 from statechannel.runtime.tasks import failure_of, is_bug
 

@@ -16,8 +16,7 @@ import msgspec
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
 from loadmanager.leader.plans.plan import Plan
-from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
-from loadmanager.leader.rebalancing.planning import (
+from loadmanager.leader.plans.proposals import (
     Occasion,
     figures,
     of_bundles,
@@ -26,6 +25,7 @@ from loadmanager.leader.rebalancing.planning import (
     undoing,
     verified,
 )
+from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.policies.model import (
     CLUSTER,

@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Move
+from loadmanager.strategies.rebalancing.decision import Move, grouped
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -150,15 +150,6 @@ def _refusal(move: Move, with_it: UnderWay, limits: Limits, policies: Policies) 
 
 def _numbers(where: str, would_be: int, limit: int) -> str:
     return f"{would_be} moves would be under way {where}, at most {limit} may be"
-
-
-def grouped(moves: Sequence[Move]) -> Iterable[list[Move]]:
-    """The groups of moves, in the order of their first moves; a move without a group is one by itself."""
-    found: dict[int, list[Move]] = {}
-    for position, move in enumerate(moves):
-        key = -1 - position if move.group == 0 else move.group
-        found.setdefault(key, []).append(move)
-    return found.values()
 
 
 def _all_held(group: Sequence[Move], refusals: Sequence[Deferred]) -> Iterable[Deferred]:

@@ -2,7 +2,7 @@
 
 A candidate is a registered, live broker as the caller sees it in the ownership table, the load view and the
 registrations. `Given` is what only the caller knows: the bundles that it gave away since then. Third-party placements
-are installed by an entry point of group `loadmanager.placements` (see `registry.py`).
+are installed by an entry point of group `loadmanager.placements` (see `strategies/registry.py`).
 """
 
 from __future__ import annotations

@@ -25,11 +25,10 @@ from loadmanager.leader.plans.plan import (
     where,
 )
 from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
-from loadmanager.leader.rebalancing.limits import grouped
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage, grouped
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
