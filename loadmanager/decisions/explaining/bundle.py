@@ -29,7 +29,7 @@ from loadmanager.model.load import RESOURCES, weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move
 from loadmanager.strategies.rebalancing.plan.eligibility import IN_FLIGHT, KEPT, NO_OWNER, PAUSED, RESTING, UNKNOWN
-from loadmanager.strategies.rebalancing.plan.refusals import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge_in
+from loadmanager.strategies.rebalancing.plan.refusals import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge
 from loadmanager.strategies.rebalancing.strategy import Strategy
 from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
@@ -153,7 +153,7 @@ SOFT = frozenset({"", WITHIN_TOLERANCE, NO_ROOM, NO_GAIN})
 
 def judgement_of(situation: Situation, row: int) -> Judgement | None:
     """The plan's judgement of a bundle; None without a model."""
-    return None if situation.draft is None else judge_in(situation.draft, row)
+    return None if situation.draft is None else judge(situation.draft, row)
 
 
 def targets(situation: Situation, judged: Judgement) -> tuple[Target, ...]:

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import FREE, NOWHERE, ClusterModel, Flags, Ints
-from loadmanager.model.load import RESOURCES
-from loadmanager.settings import Settings
+from loadmanager.model.cluster import FREE, NOWHERE, Flags, Ints
 from loadmanager.strategies.rebalancing.decision import CANDIDATES_KEPT, Candidate, Refused, percent
 from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
 from loadmanager.strategies.rebalancing.plan.eligibility import (
@@ -30,7 +28,6 @@ from loadmanager.strategies.rebalancing.plan.eligibility import (
 )
 from loadmanager.strategies.rebalancing.plan.eligibility import FULL as BUNDLE_LIMIT
 from loadmanager.strategies.rebalancing.plan.scale import EPSILON
-from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 WITHIN_TOLERANCE = "owner within tolerance"
@@ -56,91 +53,26 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The judgement of a bundle. Usages are fractions of the fullest resource; above `limit` its owner must give."""
+    """The judgement of a bundle against every other broker."""
 
-    bundle: Bundle
-    owner: BrokerId | None
-    size: float
-    """The fraction of a mean broker that it needs."""
-    owner_usage: float
-    owner_without: float
-    target: float
-    limit: float
-    must: str
-    """Why it must leave its owner ("… forbids a:6650", "a:6650 is draining"); empty if it need not."""
     rule: str
     """The rule that keeps the bundle in place; empty if there is none."""
-    detail: str
     destinations: tuple[Verdict, ...]
     """The allowed destinations by gain, then the others by the usage they would have."""
     best: Verdict | None
     """The best allowed destination; None without one, or if the bundle is kept."""
     changes: tuple[str, ...]
     """What would have to change for the bundle to move; empty if it may move."""
-    summary: str
 
 
-class BrokerJudgement(msgspec.Struct, frozen=True):
-    """The judgement of a broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
-
-    broker: BrokerId
-    takes_part: bool
-    why_not: str
-    usage: tuple[tuple[str, float], ...]
-    peak: float
-    target: float
-    limit: float
-    idle: float
-    excess: float
-    room: float
-    bundles: int
-    movable: int
-    kept: tuple[tuple[str, int], ...]
-    """How many of its bundles each rule keeps."""
-    summary: str
-
-
-def judge(model: ClusterModel, settings: Settings, row: int) -> Judgement:
-    """Judge the bundle in this row of the model, against every broker."""
-    return judge_in(Draft(model, settings), row)
-
-
-def judge_in(draft: Draft, row: int) -> Judgement:
-    """As `judge`, with an existing draft, for several bundles of one model."""
-    model = draft.model
-    source = int(model.bundles.owner[row])
+def judge(draft: Draft, row: int) -> Judgement:
+    """Judge the bundle in this row of the draft's model."""
+    source = int(draft.model.bundles.owner[row])
     kept = draft.eligibility.keeps(row)
     verdicts = () if source == NOWHERE else _verdicts(draft, row, source)
-    must = "" if source == NOWHERE or kept is not None else must_go(draft, row, source)
     best = verdicts[0] if verdicts and verdicts[0].allowed and kept is None else None
     changes = () if best is not None else tuple(_changes(draft, row, source, kept, verdicts))
-    return Judgement(
-        bundle=model.bundles.ids[row],
-        owner=None if source == NOWHERE else model.brokers.ids[source],
-        size=float(draft.size[row]),
-        owner_usage=0.0 if source == NOWHERE else float(draft.peak[source]),
-        owner_without=0.0 if source == NOWHERE else draft.peak_without(source, row),
-        target=0.0 if source == NOWHERE else float(draft.scale.target[source]),
-        limit=0.0 if source == NOWHERE else float(draft.scale.limit[source]),
-        must=must,
-        rule="" if kept is None else kept.rule,
-        detail="" if kept is None else kept.detail,
-        destinations=verdicts,
-        best=best,
-        changes=changes,
-        summary=_summary(must, kept, best, verdicts),
-    )
-
-
-def must_go(draft: Draft, row: int, source: int) -> str:
-    """Why the bundle can't stay where it is; empty if it can."""
-    name = draft.model.brokers.ids[source].name
-    if draft.eligibility.drained[row]:
-        return f"{name} is draining"
-    if draft.eligibility.misplaced[row]:
-        constraints = draft.model.constraints
-        return f"{constraints.rules[int(constraints.forbidden[constraints.kind[row], source])]} forbids {name}"
-    return ""
+    return Judgement("" if kept is None else kept.rule, verdicts, best, changes)
 
 
 def refusal(draft: Draft, row: int, source: int, destination: int) -> Refusal | None:
@@ -177,6 +109,7 @@ def no_gain(draft: Draft, row: int, source: int, destination: int, after: float)
 
 def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
     after = draft.peaks_with(row).tolist()
+    must_go = draft.eligibility.drained[row] or draft.eligibility.misplaced[row]
     verdicts: list[Verdict] = []
     for destination, broker in enumerate(draft.model.brokers.ids):
         if destination == source:
@@ -185,7 +118,7 @@ def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
         gain = draft.gain(row, source, destination)
         if refused is None and gain <= EPSILON:
             refused = no_gain(draft, row, source, destination, after[destination])
-        if refused is None and after[destination] > FULL and not must_go(draft, row, source):
+        if refused is None and after[destination] > FULL and not must_go:
             refused = Refusal(NO_ROOM, f"{broker.name} would use {percent(after[destination])}")
         rule, detail = ("", "") if refused is None else (refused.rule, refused.detail)
         verdicts.append(Verdict(broker, refused is None, rule, detail, gain, after[destination]))
@@ -244,69 +177,6 @@ def _extra_usage(draft: Draft, row: int, source: int, destination: int) -> float
         middle = (low + high) / 2
         low, high = (low, middle) if gain(middle) > EPSILON else (middle, high)
     return high
-
-
-def _summary(must: str, kept: Refusal | None, best: Verdict | None, verdicts: tuple[Verdict, ...]) -> str:
-    if kept is not None:
-        return f"It stays: {kept.rule} ({kept.detail})."
-    if best is not None:
-        why = f"It must go, because {must}" if must else "It may go"
-        return f"{why}; best to {best.destination.name}, which would then use {percent(best.usage_after)}."
-    if must:
-        return f"It must go, because {must}, but no broker may take it."
-    if not verdicts:
-        return "It stays: there is no other broker."
-    return f"It stays: {verdicts[0].rule} ({verdicts[0].detail})."
-
-
-def judge_broker(model: ClusterModel, settings: Settings, row: int) -> BrokerJudgement:
-    """Judge the broker in this row of the model."""
-    draft = Draft(model, settings)
-    scale, brokers = draft.scale, model.brokers
-    mine = np.flatnonzero(model.bundles.owner == row)
-    reasons = [draft.eligibility.keeps(int(bundle)) for bundle in mine]
-    rules = [each.rule for each in reasons if each is not None]
-    takes_part = bool(scale.takes_part[row])
-    peak, limit = float(draft.peak[row]), float(scale.limit[row])
-    why_not = _why_not(model, row)
-    return BrokerJudgement(
-        broker=brokers.ids[row],
-        takes_part=takes_part,
-        why_not=why_not,
-        usage=tuple((RESOURCES[d], float(scale.usage[at, row])) for at, d in enumerate(scale.resources)),
-        peak=peak,
-        target=float(scale.target[row]),
-        limit=limit if takes_part else 0.0,
-        idle=float(scale.idle[row]),
-        excess=draft.over(row) if takes_part else 0.0,
-        room=max(0.0, limit - peak) if takes_part else 0.0,
-        bundles=int(brokers.bundles[row]),
-        movable=len(mine) - len(rules),
-        kept=tuple((rule, rules.count(rule)) for rule in sorted(set(rules))),
-        summary=_broker_summary(draft, row, why_not),
-    )
-
-
-def _why_not(model: ClusterModel, row: int) -> str:
-    brokers = model.brokers
-    if brokers.paused[row]:
-        return "it is paused: automatic decisions leave it alone"
-    if brokers.draining[row]:
-        return "it is draining: it gives everything away and takes nothing"
-    return "" if brokers.known[row] else "it has no fresh load data: it neither gives nor takes by load"
-
-
-def _broker_summary(draft: Draft, row: int, why_not: str) -> str:
-    name, scale = draft.model.brokers.ids[row].name, draft.scale
-    if why_not:
-        return f"{name} takes no part: {why_not}."
-    peak, limit, target = float(draft.peak[row]), float(scale.limit[row]), float(scale.target[row])
-    against = f"uses {percent(peak)}, target {percent(target)}, limit {percent(limit)}"
-    if draft.over(row):
-        return f"{name} {against}: {percent(peak - limit)} must go."
-    if peak < scale.idle[row]:
-        return f"{name} {against}: it idles below {percent(float(scale.idle[row]))} and should get more."
-    return f"{name} {against}: it is within tolerance."
 
 
 LOOKED_AT = 40
