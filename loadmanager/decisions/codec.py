@@ -296,7 +296,12 @@ def encode(record: DecisionRecord, largest_bytes: int = LARGEST_BYTES) -> bytes:
 
     Raises ValueError if even that is too large.
     """
-    kept = _body_of(record)
+    changed = {
+        "settings": dict(record.settings),
+        "decision": msgspec.structs.replace(record.decision, memory=None),
+        "model": None if record.model is None else stored(record.model),
+    }
+    kept = Stored(**{**msgspec.structs.asdict(record), **changed})
     framed = _frame(kept)
     for shorter in (_without_model, _without_memory, _without_words):
         if len(framed) <= largest_bytes:
@@ -316,37 +321,7 @@ def decode(data: bytes | None) -> DecisionRecord:
     except ValueError as error:
         raise BadDecision(str(error)) from None
     model = None if kept.model is None else restored(kept.model)
-    return DecisionRecord(
-        id=kept.id,
-        at_ms=kept.at_ms,
-        leader=kept.leader,
-        strategy=kept.strategy,
-        settings=kept.settings,
-        decision=kept.decision,
-        policies_revision=kept.policies_revision,
-        model=model,
-        digest=kept.digest,
-        without_model=kept.without_model,
-        memory=kept.memory,
-        outcomes=kept.outcomes,
-    )
-
-
-def _body_of(record: DecisionRecord) -> Stored:
-    return Stored(
-        id=record.id,
-        at_ms=record.at_ms,
-        leader=record.leader,
-        strategy=record.strategy,
-        settings=dict(record.settings),
-        decision=msgspec.structs.replace(record.decision, memory=None),
-        policies_revision=record.policies_revision,
-        model=None if record.model is None else stored(record.model),
-        digest=record.digest,
-        without_model=record.without_model,
-        memory=record.memory,
-        outcomes=record.outcomes,
-    )
+    return DecisionRecord(**{**msgspec.structs.asdict(kept), "model": model})
 
 
 def _frame(kept: Stored) -> bytes:

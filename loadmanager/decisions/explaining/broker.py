@@ -14,7 +14,6 @@ from loadmanager.decisions.explaining.bundle import (
     Obstacle,
     RoundSaid,
     judgement_of,
-    percent,
     refused_candidate,
     round_said,
     rule_text,
@@ -22,11 +21,11 @@ from loadmanager.decisions.explaining.bundle import (
     whither,
     why_not,
 )
-from loadmanager.decisions.explaining.situation import Situation, fullness, mean_usage, taking_part, usages
+from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.model.cluster import FREE, UNITS, UNLIMITED, ClusterModel
 from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Candidate, Decision
+from loadmanager.strategies.rebalancing.decision import Candidate, Decision, percent
 
 HELD_TOLD = 10
 EQUAL = 1e-9
@@ -73,7 +72,8 @@ def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
         return _by_decision_alone(situation, name)
     if at is None:
         return None
-    full, mean = float(fullness(model.brokers, situation.settings)[at]), mean_usage(model.brokers, situation.settings)
+    full = float(model.brokers.fullness(situation.settings)[at])
+    mean = model.brokers.mean_usage(situation.settings)
     taken, given = _moves(situation, name)
     not_taken = tuple(_not_taken(situation, model, at)) if not taken else ()
     not_given = tuple(_not_given(situation, model, at)) if not given else ()
@@ -150,7 +150,7 @@ def _answer(
 
 def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]:
     brokers, bundles = model.brokers, model.bundles
-    weighted = usages(brokers, settings)[at]
+    weighted = brokers.usages(settings)[at]
     reported = bundles.load[bundles.owner == at].sum(axis=0)
     found: list[Load] = []
     for resource, (name, unit) in enumerate(zip(RESOURCES, UNITS, strict=True)):
@@ -168,7 +168,7 @@ def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]
 def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[BundleShare, ...]:
     """Its hottest bundles, each with the strongest reason why it stays."""
     rows = np.flatnonzero(model.bundles.owner == at)
-    weight = usages(model.brokers, situation.settings)[at]
+    weight = model.brokers.usages(situation.settings)[at]
     used = model.brokers.used[at]
     per_load = np.divide(weight, used, out=np.zeros(len(used)), where=used > 0)
     part = (model.bundles.load[rows] * per_load).max(axis=1, initial=0.0)
@@ -247,9 +247,10 @@ def _said_of(decision: Decision, name: str) -> Iterator[Obstacle]:
 
 def _in_balance(situation: Situation, model: ClusterModel, at: int, *, above: bool) -> Iterator[Obstacle]:
     """Compare it with the others; yields an obstacle if that alone shows that there is nothing to do."""
-    if not taking_part(model.brokers)[at]:
+    if not model.brokers.takes_part[at]:
         return
-    full, mean = float(fullness(model.brokers, situation.settings)[at]), mean_usage(model.brokers, situation.settings)
+    full = float(model.brokers.fullness(situation.settings)[at])
+    mean = model.brokers.mean_usage(situation.settings)
     limit = mean * (1 + situation.settings.tolerance)
     if situation.strategy == PLAN and situation.draft is not None:
         limit = float(situation.draft.scale.limit[at])

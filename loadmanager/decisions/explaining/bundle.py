@@ -22,12 +22,12 @@ from loadmanager.decisions.explaining.edits import (
     resumed,
     with_settings,
 )
-from loadmanager.decisions.explaining.situation import Round, Situation, fullness, mean_usage, usages
+from loadmanager.decisions.explaining.situation import Round, Situation
 from loadmanager.decisions.record import BEGUN
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNITS, ClusterModel
 from loadmanager.model.load import RESOURCES, weights_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move
+from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, percent
 from loadmanager.strategies.rebalancing.plan.eligibility import IN_FLIGHT, KEPT, NO_OWNER, PAUSED, RESTING, UNKNOWN
 from loadmanager.strategies.rebalancing.plan.refusals import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge
 from loadmanager.strategies.rebalancing.strategy import Strategy
@@ -126,11 +126,6 @@ class BundleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that would make it move."""
     policies: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def percent(usage: float) -> str:
-    """`58.3 %`, formatted as in the plan's sentences."""
-    return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
 
 
 def span(seconds: float) -> str:
@@ -284,8 +279,8 @@ def _too_large(model: ClusterModel, settings: Settings, row: int, targets: tuple
     owner = int(model.bundles.owner[row])
     if owner == NOWHERE or not model.brokers.known[owner] or not np.any(model.bundles.load[row]):
         return
-    here = float(fullness(model.brokers, settings)[owner])
-    if here <= mean_usage(model.brokers, settings) * (1 + settings.tolerance):
+    here = float(model.brokers.fullness(settings)[owner])
+    if here <= model.brokers.mean_usage(settings) * (1 + settings.tolerance):
         return
     open_to = [target for target in targets if not target.rule and target.after is not None]
     best = min((target for target in open_to), key=lambda each: each.after or 0.0, default=None)
@@ -518,8 +513,8 @@ def _fuller(model: ClusterModel, settings: Settings, row: int) -> Iterator[Quest
     owner = int(model.bundles.owner[row])
     if owner == NOWHERE or not model.brokers.known[owner]:
         return
-    now = float(fullness(model.brokers, settings)[owner])
-    by_resource = usages(model.brokers, settings)[owner]
+    now = float(model.brokers.fullness(settings)[owner])
+    by_resource = model.brokers.usages(settings)[owner]
     resource = int(by_resource.argmax())
     capacity = float(model.brokers.capacity[owner, resource])
     weight = (

@@ -18,11 +18,7 @@ from loadmanager.decisions.codec import BadDecision, given_memory
 from loadmanager.decisions.explaining.edits import all_rested, multiplied, with_brokers, with_constraints, with_settings
 from loadmanager.decisions.explaining.situation import (
     Situation,
-    fullness,
-    mean_usage,
     situation_of,
-    spread,
-    taking_part,
 )
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.errors import Conflict, Invalid
@@ -203,8 +199,8 @@ class Projection(msgspec.Struct, frozen=True):
 def projection(model: ClusterModel, settings: Settings, decision: Decision) -> Projection:
     """The effect of the decision's moves on the model."""
     after = moved(model, decision.moves)
-    before_full, after_full = fullness(model.brokers, settings), fullness(after.brokers, settings)
-    part = taking_part(model.brokers)
+    before_full, after_full = model.brokers.fullness(settings), after.brokers.fullness(settings)
+    part = model.brokers.takes_part
     names = [broker.name for broker in model.brokers.ids]
     taken = [sum(move.source.name == name for move in decision.moves) for name in names]
     coming = [move.destination.name for move in decision.moves if move.destination is not None]
@@ -221,9 +217,9 @@ def projection(model: ClusterModel, settings: Settings, decision: Decision) -> P
     )
     return Projection(
         decision=decision_shown(decision),
-        mean=mean_usage(after.brokers, settings),
-        spread_before=spread(model.brokers, settings),
-        spread_after=spread(after.brokers, settings),
+        mean=after.brokers.mean_usage(settings),
+        spread_before=model.brokers.spread(settings),
+        spread_after=after.brokers.spread(settings),
         load_moved=sum(move.load for move in decision.moves),
         brokers=brokers,
     )

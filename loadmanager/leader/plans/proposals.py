@@ -25,8 +25,7 @@ from loadmanager.leader.plans.plan import (
     where,
 )
 from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.load import weights_of
+from loadmanager.model.cluster import ClusterModel, spread_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage, grouped
 from statechannel.law.bundle import Bundle
@@ -206,16 +205,13 @@ def verified(plan: Plan, table: OwnershipTable, at_ms: int, actual: Figures | No
 
 def figures(model: ClusterModel, settings: Settings, names: Iterable[str]) -> Figures:
     """Usages of these brokers, if their load is known; and the spread over all brokers with known load."""
-    weights = weights_of(settings).row
     brokers = model.brokers
-    fullest = (brokers.used / brokers.capacity * weights).max(axis=1, initial=0.0)
+    fullest = brokers.fullness(settings)
     wanted = set(names)
     usages = {
         b.name: float(fullest[row]) for row, b in enumerate(brokers.ids) if brokers.known[row] and b.name in wanted
     }
-    taking_part = fullest[brokers.known & ~brokers.draining]
-    mean = float(taking_part.mean()) if len(taking_part) else 0.0
-    return Figures(usages, float(taking_part.max()) / mean - 1 if mean > 0 else 0.0)
+    return Figures(usages, spread_of(fullest[brokers.known & ~brokers.draining]))
 
 
 def as_move(plan: Plan, move: PlannedMove) -> Move:

@@ -22,7 +22,7 @@ DRAINING = "broker draining"
 RESTING = "resting"
 CAME_FROM = "came from there"
 FORBIDDEN = "forbidden by policy"
-FULL = "bundle limit"
+BUNDLE_LIMIT = "bundle limit"
 SPREAD = "anti-affinity"
 ITS_OWN = "is there already"
 

@@ -39,7 +39,7 @@ GAP = 0.002
 """A placement whose cost is within this fraction of the proven bound is good enough."""
 
 
-class Excerpt(msgspec.Struct, frozen=True, eq=False):
+class Subproblem(msgspec.Struct, frozen=True, eq=False):
     """The part of the model to search: b brokers, k bundles, r resources."""
 
     brokers: Ints
@@ -67,7 +67,7 @@ class Excerpt(msgspec.Struct, frozen=True, eq=False):
     budget: float
 
 
-def excerpt_of(
+def subproblem_of(
     draft: Draft,
     brokers: Ints,
     rows: Ints,
@@ -80,8 +80,8 @@ def excerpt_of(
     most: Floats,
     moves: int,
     budget: float,
-) -> Excerpt:
-    """The excerpt with these bundles and brokers.
+) -> Subproblem:
+    """The subproblem with these bundles and brokers.
 
     `here` (k,): where the draft has them, as a position in `brokers`, or NOWHERE. `stays`: positions in `rows` of
     bundles that may stay at home, at no cost.
@@ -93,7 +93,7 @@ def excerpt_of(
     now = here[inside]
     mine = np.bincount(now, minlength=b)
     others = draft.bundles[brokers] - mine
-    return Excerpt(
+    return Subproblem(
         brokers=brokers,
         rows=rows,
         home=home,
@@ -113,9 +113,9 @@ def excerpt_of(
 class _Columns:
     """The columns of each kind of variable in the program."""
 
-    def __init__(self, excerpt: Excerpt) -> None:
-        k, b = excerpt.allowed.shape
-        ends = np.cumsum([k * b, b, b, b, b, len(excerpt.rest) * b]).tolist()
+    def __init__(self, subproblem: Subproblem) -> None:
+        k, b = subproblem.allowed.shape
+        ends = np.cumsum([k * b, b, b, b, b, len(subproblem.rest) * b]).tolist()
         self.places = slice(0, ends[0])
         """(k, b): whether the bundle is there."""
         self.over, self.whether, self.lacking, self.empty, self.picks = (
@@ -130,7 +130,7 @@ class _Columns:
         self.width = ends[-1] + 1
 
 
-def solve(draft: Draft, excerpt: Excerpt, nodes: int, *, even: bool = False) -> Ints | None:
+def solve(draft: Draft, subproblem: Subproblem, nodes: int, *, even: bool = False) -> Ints | None:
     """(k,): the position of each bundle's best broker; None if the search found nothing, or there is no solver.
 
     `even`: of the placements that leave no broker above its ceiling.
@@ -139,21 +139,21 @@ def solve(draft: Draft, excerpt: Excerpt, nodes: int, *, even: bool = False) -> 
         return None
     from scipy.optimize import Bounds, milp
 
-    k, b = excerpt.allowed.shape
-    at, target = _Columns(excerpt), draft.scale.target[excerpt.brokers]
-    most = np.maximum(0.0, excerpt.most - draft.scale.limit[excerpt.brokers])
+    k, b = subproblem.allowed.shape
+    at, target = _Columns(subproblem), draft.scale.target[subproblem.brokers]
+    most = np.maximum(0.0, subproblem.most - draft.scale.limit[subproblem.brokers])
     cost, upper, integral = np.zeros(at.width), np.ones(at.width), np.ones(at.width)
-    cost[at.places], upper[at.places] = excerpt.cost.ravel(), excerpt.allowed.ravel()
+    cost[at.places], upper[at.places] = subproblem.cost.ravel(), subproblem.allowed.ravel()
     cost[at.over], upper[at.over], integral[at.over] = OVER, most, 0
     cost[at.whether] = OUT_OF_TOLERANCE * target
-    cost[at.lacking], upper[at.lacking], integral[at.lacking] = UNDER, draft.scale.idle[excerpt.brokers], 0
+    cost[at.lacking], upper[at.lacking], integral[at.lacking] = UNDER, draft.scale.idle[subproblem.brokers], 0
     cost[at.empty], integral[at.empty], cost[at.uneven] = target, 0, UNEVEN
     upper[at.uneven] = 0.0 if even else 1.0
     result = milp(
         cost,
         integrality=integral,
         bounds=Bounds(0.0, cast(float, upper)),  # an array, whatever the stub says
-        constraints=list(_constraints(draft, excerpt, at, most)),
+        constraints=list(_constraints(draft, subproblem, at, most)),
         options={"node_limit": nodes, "mip_rel_gap": GAP},
     )
     if result.x is None:
@@ -161,17 +161,17 @@ def solve(draft: Draft, excerpt: Excerpt, nodes: int, *, even: bool = False) -> 
     return np.asarray(result.x[at.places].reshape(k, b).argmax(axis=1), dtype=np.int64)
 
 
-def _constraints(draft: Draft, excerpt: Excerpt, at: _Columns, most: Floats) -> Iterator[LinearConstraint]:
+def _constraints(draft: Draft, subproblem: Subproblem, at: _Columns, most: Floats) -> Iterator[LinearConstraint]:
     from scipy.optimize import LinearConstraint
 
-    k, b = excerpt.allowed.shape
+    k, b = subproblem.allowed.shape
     one, each = np.eye(b), np.arange(k)
-    limit, ceiling = draft.scale.limit[excerpt.brokers], draft.scale.ceiling[excerpt.brokers]
-    idle = draft.scale.idle[excerpt.brokers]
+    limit, ceiling = draft.scale.limit[subproblem.brokers], draft.scale.ceiling[subproblem.brokers]
+    idle = draft.scale.idle[subproblem.brokers]
     placed = np.zeros((k, at.width))
     placed[:, at.places].reshape(k, k, b)[each, each] = 1.0
     yield LinearConstraint(placed, 1, 1)
-    for resource, (part, rest) in enumerate(zip(excerpt.part, excerpt.rest, strict=True)):
+    for resource, (part, rest) in enumerate(zip(subproblem.part, subproblem.rest, strict=True)):
         over, under = np.zeros((b, at.width)), np.zeros((b, at.width))
         over[:, at.places] = under[:, at.places] = (part[None, :, :] * one[:, None, :]).reshape(b, k * b)
         over[:, at.over], under[:, at.lacking] = -one, one
@@ -181,24 +181,26 @@ def _constraints(draft: Draft, excerpt: Excerpt, at: _Columns, most: Floats) -> 
     flags, uneven, picks = np.zeros((b, at.width)), np.zeros((b, at.width)), np.zeros((b, at.width))
     flags[:, at.over], flags[:, at.whether] = one, np.diag(-most)
     uneven[:, at.over], uneven[:, at.uneven] = one, -most
-    picks[:, at.picks] = np.tile(one, len(excerpt.rest))
+    picks[:, at.picks] = np.tile(one, len(subproblem.rest))
     yield LinearConstraint(flags, -np.inf, 0.0)
     yield LinearConstraint(uneven, -np.inf, cast(float, ceiling - limit))
     yield LinearConstraint(picks, 1, 1)
     count = np.zeros((b, at.width))
     count[:, at.places] = np.tile(one, k)
-    if (excerpt.room < k).any():
+    if (subproblem.room < k).any():
         # a limit of 2**63 means none, but spoils the tolerances of HiGHS
-        yield LinearConstraint(count, -np.inf, cast(float, np.minimum(excerpt.room, k)))
-    below = (excerpt.others == 0) & (excerpt.rest.max(axis=0) < idle)
+        yield LinearConstraint(count, -np.inf, cast(float, np.minimum(subproblem.room, k)))
+    below = (subproblem.others == 0) & (subproblem.rest.max(axis=0) < idle)
     if below.any():
         some = count.copy()
         some[:, at.empty] = one
         yield LinearConstraint(some[below], 1, np.inf)
-    if excerpt.moves < k or np.isfinite(excerpt.budget):
+    if subproblem.moves < k or np.isfinite(subproblem.budget):
         spent = np.zeros((2, at.width))
-        spent[0, at.places], spent[1, at.places] = (excerpt.cost > 0).ravel(), excerpt.sizes.ravel()
-        yield LinearConstraint(spent, -np.inf, cast(float, [min(excerpt.moves, k), min(excerpt.budget, float(k))]))
+        spent[0, at.places], spent[1, at.places] = (subproblem.cost > 0).ravel(), subproblem.sizes.ravel()
+        yield LinearConstraint(
+            spent, -np.inf, cast(float, [min(subproblem.moves, k), min(subproblem.budget, float(k))])
+        )
 
 
 HOTTEST, BROKERS = 8, 20
@@ -212,14 +214,14 @@ def search(draft: Draft, holdings: Holdings) -> bool:
     hot = draft.hot()
     if not hot or draft.moves_left == 0:
         return False
-    excerpt = excerpt_around(draft, holdings, hot[0])
-    if excerpt is None:
+    subproblem = subproblem_around(draft, holdings, hot[0])
+    if subproblem is None:
         return False
-    places = solve(draft, excerpt, SEARCHED_NODES)
-    return places is not None and _make_moves(draft, excerpt, places)
+    places = solve(draft, subproblem, SEARCHED_NODES)
+    return places is not None and _make_moves(draft, subproblem, places)
 
 
-def excerpt_around(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None:
+def subproblem_around(draft: Draft, holdings: Holdings, hottest: int) -> Subproblem | None:
     """The fullest brokers of a pool, its emptiest ones, and their largest bundles."""
     pool = draft.scale.pool[hottest]
     hot = [broker for broker in draft.hot() if draft.scale.pool[broker] == pool][:HOTTEST]
@@ -239,7 +241,7 @@ def excerpt_around(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | 
     allowed = np.array(
         [draft.open_to(row, int(brokers[at]))[brokers] == 0 for row, at in zip(rows.tolist(), home, strict=True)]
     )
-    return excerpt_of(
+    return subproblem_of(
         draft,
         brokers,
         rows,
@@ -267,35 +269,35 @@ def _largest_movable(draft: Draft, holdings: Holdings, hot: list[int], cold: lis
     return np.concatenate((mine, largest(cold, most - len(mine))))
 
 
-def _make_moves(draft: Draft, excerpt: Excerpt, places: Ints) -> bool:
-    changed = np.flatnonzero(places != excerpt.home)
-    size = float(draft.size[excerpt.rows[changed]].sum())
+def _make_moves(draft: Draft, subproblem: Subproblem, places: Ints) -> bool:
+    changed = np.flatnonzero(places != subproblem.home)
+    size = float(draft.size[subproblem.rows[changed]].sum())
     if not changed.size or not draft.affords(size, moves=len(changed)):
         return False
     hot = draft.hot()
     if not draft.worth(hot[0], size, sum(draft.over(broker) for broker in hot)):
         return False
-    if _whole_gain(draft, excerpt, places) <= EPSILON:
+    if _whole_gain(draft, subproblem, places) <= EPSILON:
         return False
     group = draft.group()
     # moves from the fullest brokers come last: the others make room first
-    for at in sorted(changed.tolist(), key=lambda at: float(draft.peak[excerpt.brokers[excerpt.home[at]]])):
-        row, source = int(excerpt.rows[at]), int(excerpt.brokers[excerpt.home[at]])
-        destination = int(excerpt.brokers[places[at]])
+    for at in sorted(changed.tolist(), key=lambda at: float(draft.peak[subproblem.brokers[subproblem.home[at]]])):
+        row, source = int(subproblem.rows[at]), int(subproblem.brokers[subproblem.home[at]])
+        destination = int(subproblem.brokers[places[at]])
         draft.make(row, source, destination, Stage.EXACT, gain=draft.gain(row, source, destination), group=group)
     return True
 
 
-def _whole_gain(draft: Draft, excerpt: Excerpt, places: Ints) -> float:
+def _whole_gain(draft: Draft, subproblem: Subproblem, places: Ints) -> float:
     """By how much the whole objective falls; the program omits its squares and idle brokers."""
-    k, b = excerpt.allowed.shape
+    k, b = subproblem.allowed.shape
     at = np.arange(k)
     shift = np.zeros((k, b))
     shift[at, places] += 1
-    shift[at, excerpt.home] -= 1
-    after = (draft.usage[:, excerpt.brokers] + (excerpt.part * shift).sum(axis=1)).max(axis=0)
-    gain = -float(excerpt.cost[at, places].sum())
-    for position, broker in enumerate(excerpt.brokers.tolist()):
+    shift[at, subproblem.home] -= 1
+    after = (draft.usage[:, subproblem.brokers] + (subproblem.part * shift).sum(axis=1)).max(axis=0)
+    gain = -float(subproblem.cost[at, places].sum())
+    for position, broker in enumerate(subproblem.brokers.tolist()):
         count = int(draft.bundles[broker])
         gain += draft.costs.usage(broker, float(draft.peak[broker]), count)
         gain -= draft.costs.usage(broker, float(after[position]), count + int(shift[:, position].sum()))
@@ -314,25 +316,25 @@ def settle(draft: Draft) -> Draft:
     """The draft, or a better one."""
     cells = 0
     for pool in _worthwhile(draft):
-        excerpt = excerpt_of_pool(draft, pool)
-        if excerpt is None or cells + excerpt.part.size > ALL_CELLS:
+        subproblem = subproblem_of_pool(draft, pool)
+        if subproblem is None or cells + subproblem.part.size > ALL_CELLS:
             continue
-        cells += excerpt.part.size
-        draft = _better(draft, excerpt, solve(draft, excerpt, NODES))
+        cells += subproblem.part.size
+        draft = _better(draft, subproblem, solve(draft, subproblem, NODES))
         if pool in draft.uneven:
             if _moved(draft) <= EPSILON:
-                pair = PAIR * float(draft.size[excerpt.rows].max())
-                excerpt = msgspec.structs.replace(excerpt, budget=excerpt.budget + pair)
-            draft = _better(draft, excerpt, solve(draft, excerpt, EVEN_NODES, even=True))
+                pair = PAIR * float(draft.size[subproblem.rows].max())
+                subproblem = msgspec.structs.replace(subproblem, budget=subproblem.budget + pair)
+            draft = _better(draft, subproblem, solve(draft, subproblem, EVEN_NODES, even=True))
     return draft
 
 
-def _better(draft: Draft, excerpt: Excerpt, places: Ints | None) -> Draft:
+def _better(draft: Draft, subproblem: Subproblem, places: Ints | None) -> Draft:
     """The draft with these places if that is better, else the draft."""
     if places is None:
         return draft
-    other = _redraft(draft, dict(zip(excerpt.rows.tolist(), excerpt.brokers[places].tolist(), strict=True)))
-    if other is None or other.total >= draft.total * (1 - GAP) - EPSILON or not _patient(draft, other, excerpt):
+    other = _redraft(draft, dict(zip(subproblem.rows.tolist(), subproblem.brokers[places].tolist(), strict=True)))
+    if other is None or other.total >= draft.total * (1 - GAP) - EPSILON or not _patient(draft, other, subproblem):
         return draft
     return other
 
@@ -349,7 +351,7 @@ def _worthwhile(draft: Draft) -> list[int]:
     ]
 
 
-def excerpt_of_pool(draft: Draft, pool: int) -> Excerpt | None:
+def subproblem_of_pool(draft: Draft, pool: int) -> Subproblem | None:
     """The pool before any move, with all its movable bundles; None if they are too many, or none."""
     brokers = np.flatnonzero(draft.scale.pool == pool)
     now = _places(draft)
@@ -367,7 +369,7 @@ def excerpt_of_pool(draft: Draft, pool: int) -> Excerpt | None:
         for s, mine_too in zip(draft.steps, moved, strict=True)
         if mine_too and s.stage in BUDGETED
     )
-    return excerpt_of(
+    return subproblem_of(
         draft,
         brokers,
         rows,
@@ -420,7 +422,7 @@ def _redraft(draft: Draft, chosen: Mapping[int, int], *, apart: bool = True) -> 
     Moves that gain by themselves are made one by one, the others together. None if these gain nothing, although the
     places of bundles that must go may be better.
     """
-    again = draft.anew()
+    again = draft.emptied()
     groups: dict[int, int] = {0: 0}
     for step in draft.steps:
         if step.row not in chosen:
@@ -483,10 +485,10 @@ def _together(again: Draft, moving: Mapping[int, int]) -> None:
         again.steps[at] = msgspec.structs.replace(again.steps[at], gain=before - again.total)
 
 
-def _patient(draft: Draft, other: Draft, excerpt: Excerpt) -> bool:
+def _patient(draft: Draft, other: Draft, subproblem: Subproblem) -> bool:
     """Whether the extra load moved is justified: while bundles only rest, it must not be many times the excess."""
     less = _moved(other) - _moved(draft)
-    held = np.isin(draft.model.bundles.owner, excerpt.brokers) & draft.eligibility.settled
+    held = np.isin(draft.model.bundles.owner, subproblem.brokers) & draft.eligibility.settled
     if less <= EPSILON or draft.eligibility.rested[held].all():
         return True
     relief = _over(draft.scale.limit, draft.scale.usage.max(axis=0)) - _over(draft.scale.limit, other.peak)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadmanager.errors import install_line
-from loadmanager.model.cluster import ClusterModel, Floats
+from loadmanager.model.cluster import ClusterModel, Floats, spread_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage, percent
 from loadmanager.strategies.rebalancing.plan import exact
@@ -22,9 +22,9 @@ from loadmanager.strategies.rebalancing.plan.stages import (
     exchange,
     fill,
     place_giants,
-    press,
     relieve,
     relieve_overload,
+    spill,
     spread_groups,
 )
 
@@ -93,7 +93,7 @@ def _balance(draft: Draft) -> None:
     free, before = draft.free_holdings, len(draft.steps)
     relieve(draft, free, Stage.BALANCE)
     fill(draft, free)
-    press(draft, free, Stage.BALANCE)
+    spill(draft, free, Stage.BALANCE)
     if draft.hot() and draft.moves_left and len(draft.steps) == before and not exchange(draft, free):
         search(draft, free)
 
@@ -180,9 +180,7 @@ def limit_of(draft: Draft, broker: int) -> str:
 
 def spread(draft: Draft, peak: Floats) -> float:
     """max/mean - 1 over the brokers that take part; 0 if nothing is used."""
-    mine = peak[draft.scale.takes_part]
-    mean = float(mine.mean()) if mine.size else 0.0
-    return float(mine.max()) / mean - 1 if mean > 0 else 0.0
+    return spread_of(peak[draft.scale.takes_part])
 
 
 def move_of(draft: Draft, step: Step) -> Move:

@@ -18,6 +18,7 @@ from loadmanager.model.cluster import FREE, NOWHERE, Flags, Ints
 from loadmanager.strategies.rebalancing.decision import CANDIDATES_KEPT, Candidate, Refused, percent
 from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
 from loadmanager.strategies.rebalancing.plan.eligibility import (
+    BUNDLE_LIMIT,
     DRAINING,
     ITS_OWN,
     PAUSED,
@@ -26,7 +27,6 @@ from loadmanager.strategies.rebalancing.plan.eligibility import (
     UNKNOWN,
     Refusal,
 )
-from loadmanager.strategies.rebalancing.plan.eligibility import FULL as BUNDLE_LIMIT
 from loadmanager.strategies.rebalancing.plan.scale import EPSILON
 from statechannel.law.record import BrokerId
 

@@ -88,7 +88,7 @@ def scale_of(model: ClusterModel, settings: Settings, leaving: Flags, settled: F
     weights = np.array(
         (settings.weight_cpu, settings.weight_memory, *2 * (settings.weight_bandwidth,), settings.weight_message_rate)
     )
-    takes_part = brokers.known & ~brokers.draining & ~brokers.paused
+    takes_part = brokers.takes_part
     declared = np.isfinite(brokers.capacity)
     resources = tuple(d for d in range(DIMENSIONS) if weights[d] > 0 and bool(declared[:, d].any()))
     columns = list(resources)

@@ -38,12 +38,12 @@ def relieve_overload(draft: Draft) -> None:
     if not _overloaded(draft):
         return
     relieve(draft, draft.free_holdings, Stage.OVERLOAD, above=threshold)
-    press(draft, draft.free_holdings, Stage.OVERLOAD, above=threshold)
+    spill(draft, draft.free_holdings, Stage.OVERLOAD, above=threshold)
     resting = draft.eligibility.urgent & ~draft.eligibility.rested
     if _overloaded(draft) and resting.any():
         others = Holdings(draft.model.bundles.owner, resting, len(draft.peak))
         relieve(draft, others, Stage.OVERLOAD, above=threshold, down_to=threshold)
-        press(draft, others, Stage.OVERLOAD, above=threshold, down_to=threshold)
+        spill(draft, others, Stage.OVERLOAD, above=threshold, down_to=threshold)
 
 
 def _overloaded(draft: Draft) -> bool:
@@ -274,7 +274,7 @@ def _no_easier(draft: Draft, rows: Ints, unplaced: int) -> np.ndarray[tuple[int]
     return (rows == unplaced) | (larger & same_rules & free)
 
 
-def press(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0, down_to: float = 0.0) -> bool:
+def spill(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0, down_to: float = 0.0) -> bool:
     """Move bundles without a place within tolerance to where they do less harm. Returns True if anything moved.
 
     Only these may go to a broker beyond its limit, if the objective still falls.
@@ -285,7 +285,7 @@ def press(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0,
             continue
         rows = draft.untaken(holdings.of(broker))
         while draft.over(broker) and draft.peak[broker] > down_to and rows.size and draft.moves_left:
-            row = _press(draft, broker, rows, stage)
+            row = _spill(draft, broker, rows, stage)
             if row == NOWHERE:
                 break
             rows = rows[rows != row]
@@ -293,7 +293,7 @@ def press(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0,
     return moved
 
 
-def _press(draft: Draft, broker: int, rows: Ints, stage: Stage) -> int:
+def _spill(draft: Draft, broker: int, rows: Ints, stage: Stage) -> int:
     best_gain, best, best_destination = EPSILON, NOWHERE, NOWHERE
     for row in _promising(draft, broker, rows).tolist():
         if stage is not Stage.OVERLOAD and not draft.affords(float(draft.size[row])):
