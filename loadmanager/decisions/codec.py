@@ -350,7 +350,7 @@ def _without_words(kept: Stored, size_bytes: int) -> Stored:
 
 def _read(data: bytes | None) -> Stored:
     if data is None or len(data) < _HEAD_BYTES or data[:2] != _MAGIC:
-        raise BadDecision("it is no decision record")
+        raise BadDecision("it is not a decision record")
     version, seal, body = data[2], data[3:_HEAD_BYTES], data[_HEAD_BYTES:]
     if zlib.crc32(body, zlib.crc32(data[:3])).to_bytes(4, "big") != seal:
         raise BadDecision("the checksum of the decision record does not match: it is damaged")

@@ -1,4 +1,4 @@
-"""The topic of decision records: one leader appends, everybody reads. A log of one partition, trimmed by age.
+"""The topic of decision records: one leader appends, all brokers read. A log of one partition, trimmed by age.
 
 Only the offsets of recently read records are kept in memory: a reader searches by the log's clock and by the ids, which
 grow. A record that cannot be read is skipped.

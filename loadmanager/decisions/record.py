@@ -114,7 +114,7 @@ def ordinal(decision_id: str) -> tuple[int, int]:
     match = _ID.fullmatch(decision_id)
     if match is None:
         shown = decision_id if len(decision_id) <= 60 else f"{decision_id[:60]}…"
-        raise ValueError(f"{shown!r} is no decision; write epoch.round, such as 3.17")
+        raise ValueError(f"{shown!r} is not the id of a decision; write epoch.round, such as 3.17")
     return int(match[1]), int(match[2])
 
 

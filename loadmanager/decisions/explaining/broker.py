@@ -25,7 +25,7 @@ from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.model.cluster import FREE, UNITS, UNLIMITED, ClusterModel
 from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Candidate, Decision, percent
+from loadmanager.strategies.rebalancing.decision import Decision, percent
 
 HELD_TOLD = 10
 EQUAL = 1e-9
@@ -78,6 +78,7 @@ def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
     not_taken = tuple(_not_taken(situation, model, at)) if not taken else ()
     not_given = tuple(_not_given(situation, model, at)) if not given else ()
     known, most = bool(model.brokers.known[at]), int(model.brokers.max_bundles[at])
+    leaving = (model.bundles.owner == at) & model.bundles.in_flight
     return BrokerAnswer(
         broker=name,
         at_ms=situation.at_ms,
@@ -93,14 +94,10 @@ def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
         given=given,
         not_taken=not_taken,
         not_given=not_given,
-        in_flight=tuple(str(model.bundles.ids[row]) for row in _on_its_way(model, at)),
+        in_flight=tuple(str(model.bundles.ids[row]) for row in np.flatnonzero(leaving).tolist()),
         policies=_policies(model, at),
         notes=tuple(stand_in(situation) if situation.round else [NO_ROUND]),
     )
-
-
-def _on_its_way(model: ClusterModel, at: int) -> list[int]:
-    return np.flatnonzero((model.bundles.owner == at) & model.bundles.in_flight).tolist()
 
 
 def _by_decision_alone(situation: Situation, name: str) -> BrokerAnswer:
@@ -194,16 +191,14 @@ def _not_taken(situation: Situation, model: ClusterModel, at: int) -> Iterator[O
     yield from _in_balance(situation, model, at, above=True)
     if decision is not None:
         mine = [each for each in decision.candidates if each.source.name == name]
-        yield from (_about(each, refused_candidate(each)) for each in mine)
+        for each in mine:
+            found = refused_candidate(each)
+            yield msgspec.structs.replace(found, sentence=f"{each.bundle} {found.sentence}")
     if not (model.bundles.owner == at).any():
         sentence = "it reported no bundle that could go" if model.brokers.bundles[at] else "it holds no bundle"
         yield Obstacle("no bundles", sentence)
     if decision is not None:
         yield Obstacle("the round", decision.reason)
-
-
-def _about(each: Candidate, found: Obstacle) -> Obstacle:
-    return msgspec.structs.replace(found, sentence=f"{each.bundle} {found.sentence}")
 
 
 def _not_given(situation: Situation, model: ClusterModel, at: int) -> Iterator[Obstacle]:

@@ -357,7 +357,8 @@ def _reasons(situation: Situation, bundle: Bundle, judged: Judgement | None) -> 
         yield from obstacles(situation.model, situation.settings, row, targets(situation, judged))
     if decision is not None:
         yield from _left_out(situation, decision, bundle, row)
-        yield from _candidates(decision, bundle)
+        mine = [each for each in decision.candidates if each.bundle == bundle]
+        yield from map(refused_candidate, sorted(mine, key=lambda each: -each.gain))
     if judged is not None:
         yield from judgement(situation, judged)
     if decision is not None:
@@ -373,11 +374,6 @@ def _left_out(situation: Situation, decision: Decision, bundle: Bundle, row: int
         if each.subject in subjects:
             about = "" if each.subject == str(bundle) else f"{each.subject} was left out: "
             yield Obstacle(each.rule, f"{about}{each.rule}{_behind(each.detail)}")
-
-
-def _candidates(decision: Decision, bundle: Bundle) -> Iterator[Obstacle]:
-    for each in sorted((c for c in decision.candidates if c.bundle == bundle), key=lambda c: -c.gain):
-        yield refused_candidate(each)
 
 
 def refused_candidate(each: Candidate) -> Obstacle:
@@ -407,7 +403,7 @@ _FULLER = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 
 
 class OutOfPatience(Exception):
-    """There is no time to run the strategy once more."""
+    """The time to run the strategy once more is used up."""
 
 
 class Trial:
@@ -480,7 +476,9 @@ def _lifted(model: ClusterModel, row: int, rules: Sequence[str]) -> tuple[Cluste
 
 
 def _pushed(model: ClusterModel, settings: Settings, row: int, trial: Trial) -> Iterator[tuple[str, str]]:
-    yield from _first(_heavier(model, settings, row), trial)
+    if np.any(model.bundles.load[row]):
+        heavier = ((f"it had {by:g} times its load", multiplied(model, [row], by), settings) for by in _TIMES)
+        yield from _first(heavier, trial)
     yield from _first(_fuller(model, settings, row), trial)
     if settings.tolerance > 0.05:
         tight = with_settings(settings, {"balancing_tolerance": "tight"})
@@ -500,13 +498,6 @@ def _first(questions: Sequence[Question] | Iterator[Question], trial: Trial) -> 
         if goes_to:
             yield text, goes_to
             return
-
-
-def _heavier(model: ClusterModel, settings: Settings, row: int) -> Iterator[Question]:
-    if not np.any(model.bundles.load[row]):
-        return
-    for times in _TIMES:
-        yield f"it had {times:g} times its load", multiplied(model, [row], times), settings
 
 
 def _fuller(model: ClusterModel, settings: Settings, row: int) -> Iterator[Question]:

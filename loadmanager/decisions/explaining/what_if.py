@@ -421,7 +421,7 @@ def _with_more(model: ClusterModel, edits: Edits) -> ClusterModel:
     if not 0 <= edits.add_brokers <= BROKERS_AT_MOST:
         raise Invalid(f"{edits.add_brokers} new brokers: give 0 to {BROKERS_AT_MOST}")
     if unknown := sorted(set(edits.capacity) - set(CAPACITIES)):
-        raise Invalid(f"{unknown[0]!r} is no capacity; there are {', '.join(CAPACITIES)}")
+        raise Invalid(f"{unknown[0]!r} is not a capacity; there are {', '.join(CAPACITIES)}")
     if any(not value > 0 for value in edits.capacity.values()):
         raise Invalid("a capacity must be above 0")
     if not edits.add_brokers:

@@ -17,7 +17,6 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
-from statechannel.runtime.replay import Replay
 
 RECORDS_READ = 40
 LOOKED_BACK_MS = 3_600_000
@@ -58,7 +57,10 @@ class ChannelReader:
         collector = Collector(bundle, RECORDS_READ)
         await replay.open(before=begin)
         if until is not None and replay.begin > until:
-            raise Gone(_too_late(replay, partition, until))
+            raise Gone(
+                f"the channel's records of that time are not kept any more: partition {partition} begins at offset "
+                f"{replay.begin}, and that was offset {until} (log_retention_s)"
+            )
         async for folded in replay.run(until=until):
             collector.take(folded)
         entry = replay.table.get(bundle)
@@ -74,13 +76,6 @@ class ChannelReader:
         )
 
 
-def _too_late(replay: Replay, partition: int, until: int) -> str:
-    return (
-        f"the channel's records of that time are not kept any more: partition {partition} begins at offset "
-        f"{replay.begin}, and that was offset {until} (log_retention_s)"
-    )
-
-
 EVENTS_TOLD = 5
 
 _TOLD = frozenset(Action) - {
@@ -93,16 +88,10 @@ def story(entries: Iterable[Entry]) -> tuple[Event, ...]:
     """Its last events, newest first, from its history, newest first."""
     # `return` and `ready` only complete a step that others asked for
     told = [each for each in entries if each.accepted and each.action in _TOLD]
-    return tuple(_event(each) for each in told[:EVENTS_TOLD])
-
-
-def decision_behind(cause: str) -> str:
-    """The id of the decision in a record's cause, empty if it has none."""
-    return cause if _DECISION.fullmatch(cause) else ""
-
-
-def _event(entry: Entry) -> Event:
-    return Event(entry.appended_ms, _text(entry), decision_behind(entry.cause), entry.reason)
+    return tuple(
+        Event(each.appended_ms, _text(each), each.cause if _DECISION.fullmatch(each.cause) else "", each.reason)
+        for each in told[:EVENTS_TOLD]
+    )
 
 
 def _text(entry: Entry) -> str:

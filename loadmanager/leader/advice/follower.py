@@ -53,7 +53,7 @@ from statechannel.runtime.tasks import failure_of, is_bug
 
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
-"""The author of a run that nobody approved: the setting."""
+"""The author of a run that was not approved by a person: the setting."""
 CLOCK_BEHIND_MS = 86_400_000
 """If the data end further ahead of a leader's clock than this, they are wrong by any clock."""
 LOOKS = 20
@@ -175,7 +175,7 @@ class Following:
                 "needed: a round counts if it looked at the cluster (balancing is on, nothing paused)",
             )
             return False
-        # check again: reading the rounds took time, and somebody may have changed something
+        # check again: reading the rounds took time, and something may have changed
         if self._is_held_up(plan, now_ms):
             return False
         before = self._applier(plan).noted(plan)  # first: the next line then reads what another leader has begun since
@@ -283,7 +283,7 @@ class Following:
     async def _unchanged(self, plan: Plan) -> None:
         """Read what others have written. Raises Conflict if the plan has changed.
 
-        A leader writes a step down before it acts, so whoever sees its act and then reads finds the step.
+        A leader writes a step down before it acts, so a reader that sees its act finds the step.
         """
         await self._store.refresh()
         now = self._store.get(plan.id)

@@ -70,6 +70,7 @@ def of_decision(
     moves, left_out = _planned(decision.moves, table)
     if not moves:
         raise Conflict(f"there is nothing to move: {decision.reason}")
+    touched = {broker.name for move in moves for broker in (move.source, move.destination) if broker is not None}
     return Plan(
         id=occasion.id,
         kind=PlanKind.BALANCE,
@@ -80,7 +81,7 @@ def of_decision(
         reason=occasion.reason or decision.reason,
         strategy=settings.balancing_strategy,
         cause=occasion.cause,
-        before=figures(model, settings, _touched(moves)),
+        before=figures(model, settings, touched),
         predicted=Figures(_predicted(moves), _finite(decision.spread_after)),
         certificate=decision.certificate,
         left_out=left_out,
@@ -94,7 +95,7 @@ def of_bundles(
     wave: int,
     forbids: Callable[[Bundle, BrokerId], str],
 ) -> Plan:
-    """A plan that moves all these bundles to one broker, or to nobody. Raises Conflict if none can go."""
+    """A plan that moves all these bundles to one broker, or unloads them. Raises Conflict if none can go."""
     moves: list[PlannedMove] = []
     left_out: dict[str, str] = {}
     room = Room(MOVES_A_PLAN)
@@ -279,10 +280,6 @@ def _predicted(moves: Sequence[PlannedMove]) -> Mapping[str, float]:
         if move.destination is not None:
             usages[move.destination.name] = move.destination_after
     return usages
-
-
-def _touched(moves: Sequence[PlannedMove]) -> set[str]:
-    return {b.name for move in moves for b in (move.source, move.destination) if b is not None}
 
 
 def _finite(value: float) -> float:

@@ -166,7 +166,7 @@ def _with(settings: Settings, overrides: Mapping[str, str | float]) -> Settings:
     if tolerance is not None:
         named = isinstance(tolerance, str) and tolerance in TOLERANCES
         if not named and not (isinstance(tolerance, float | int) and 0 < tolerance <= 1):
-            raise Invalid(f"{tolerance!r} is no tolerance; write {', '.join(TOLERANCES)}, or a fraction up to 1")
+            raise Invalid(f"{tolerance!r} is not a tolerance; write {', '.join(TOLERANCES)}, or a fraction up to 1")
         changed["balancing_tolerance"] = tolerance
     return settings.model_copy(update=changed)
 

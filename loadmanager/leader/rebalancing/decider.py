@@ -63,7 +63,7 @@ class Asking:
     def _ended(self, answer: asyncio.Future[Decision]) -> None:
         self._asked.discard(answer)
         if not answer.cancelled():
-            answer.exception()  # retrieved, as perhaps nobody waits for it any more
+            answer.exception()  # retrieved, as perhaps no caller waits for it any more
 
 
 def _question(

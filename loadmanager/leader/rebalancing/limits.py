@@ -1,6 +1,6 @@
 """Which decided moves may begin now, and what holds the others back: limits of moves under way, and pauses. Pure.
 
-Every move under way counts, whoever began it: rounds, plans, administrators, draining brokers. Moves of one group begin
+Every move under way counts, from all sources: rounds, plans, administrators, draining brokers. Moves of one group begin
 together or not at all. A move that is held back is not lost: the leader tries again while the round lasts.
 """
 

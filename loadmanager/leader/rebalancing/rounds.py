@@ -204,7 +204,7 @@ class Rounds:
         return plan
 
     def _turned_down(self, this: Round) -> dict[Bundle, str]:
-        """Bundles whose move somebody rejected within the last hour, with that plan: do not ask again so soon."""
+        """Bundles whose move was rejected within the last hour, with that plan: do not ask again so soon."""
         rejected = {
             (move.bundle, move.destination): plan.id
             for plan in self._plans.all()

@@ -1,8 +1,8 @@
 """An owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours, and tells of it.
 
-The channel shows the result of a split, whoever asked for it: children inherit the load of their parent, and if the
-owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of hits and since when
-bundles are cold; it counts again from zero, which only delays its next splits and merges.
+The channel shows the result of every split, not only of those asked for here: children inherit the load of their
+parent, and if the owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of
+hits and since when bundles are cold; it counts again from zero, which only delays its next splits and merges.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class What(StrEnum):
     TRIED = "given out alone"
     """A locked bundle is tried again."""
     LET_GO = "let go"
-    """Its lock has ended: it harms nobody any more."""
+    """Its lock has ended: it harms no broker any more."""
 
 
 class Event(msgspec.Struct, frozen=True):

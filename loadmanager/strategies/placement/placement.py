@@ -134,7 +134,7 @@ def declined_by(entry: Ownership) -> BrokerId | None:
     """The broker that just refused this bundle: the author of a `release` that left it unassigned as its last record.
 
     A bundle that was unloaded on purpose looks the same; its former holder is then passed over once, as an unload
-    without a destination wants. So is a leader that released the bundle of a dead broker to nobody.
+    without a destination wants. So is a leader that released the bundle of a dead broker without a destination.
     """
     return entry.by if entry.state is State.UNASSIGNED and entry.action is Action.RELEASE else None
 

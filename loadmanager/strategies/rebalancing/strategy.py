@@ -47,7 +47,7 @@ _NUMBERS = ("load", "gain", "source_before", "source_after", "destination_before
 
 
 def vetted(answer: object, model: ClusterModel) -> Decision:
-    """The decision with its legal moves. Raises ValueError, TypeError if the answer is no decision."""
+    """The decision with its legal moves. Raises ValueError, TypeError if the answer is not a decision."""
     if not isinstance(answer, Decision):
         raise TypeError(f"it answered with {type(answer).__name__}, not with a decision")
     memory = answer.memory

@@ -71,7 +71,7 @@ def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate 
 def attained_by(whole: Draft) -> Attained:
     """The results of the plan, and limits of what any plan could reach."""
     eligibility, scale = whole.eligibility, whole.scale
-    may = _places(whole)
+    may = (whole.model.constraints.forbidden == ALLOWED) & scale.takes_part  # (kinds, n)
     somewhere: Flags = np.logical_or.reduce(may, axis=1)
     must = (eligibility.misplaced | eligibility.drained) & somewhere[whole.model.constraints.kind]
     above = whole.above()
@@ -84,11 +84,6 @@ def attained_by(whole: Draft) -> Attained:
         idleness=float(np.maximum(0.0, scale.idle - whole.peak)[scale.takes_part].sum()),
         pinned=bool((scale.ceiling > scale.limit)[scale.takes_part].any()),
     )
-
-
-def _places(draft: Draft) -> Flags:
-    """(kinds, n): the brokers that may take bundles of each kind."""
-    return (draft.model.constraints.forbidden == ALLOWED) & draft.scale.takes_part
 
 
 def _giants(draft: Draft, at: int, may: Flags) -> float:
@@ -176,7 +171,10 @@ def _relaxed(ascending: Floats, need: float) -> float:
 
 def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
     """The proven statement, and how much the plan moves."""
-    does, whole = _moves(found, cut_short=cut_short), found.moved if found.whole is None else found.whole
+    whole = found.moved if found.whole is None else found.whole
+    does = f"this plan moves {percent(found.moved)}"
+    if cut_short:
+        does = f"this round moves {percent(found.moved)}, the whole plan {percent(whole)}"
     left = f" ({counted(idle, 'broker')} {'stays' if idle == 1 else 'stay'} idle)" if idle else ""
     if found.proven and not attained.above:
         goal = "to have no broker out of tolerance that need not be"
@@ -190,11 +188,6 @@ def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: b
     times = f", {whole / found.bound:.3f} times as much" if found.proven else ""
     had = f"at least {percent(found.bound)} of a mean broker's {found.resource} must move, whatever the algorithm"
     return f"{goal}{left}, {had}; {does}{times}"
-
-
-def _moves(found: Certificate, *, cut_short: bool) -> str:
-    moved, whole = percent(found.moved), percent(found.moved if found.whole is None else found.whole)
-    return f"this round moves {moved}, the whole plan {whole}" if cut_short else f"this plan moves {moved}"
 
 
 def _undone(attained: Attained) -> str:

@@ -210,7 +210,7 @@ SEARCHED_NODES = 200
 
 
 def search(draft: Draft, holdings: Holdings) -> bool:
-    """Make the moves of a better placement, as one group; whether there was one."""
+    """Make the moves of a better placement, as one group. Returns True if there was one."""
     hot = draft.hot()
     if not hot or draft.moves_left == 0:
         return False
@@ -354,7 +354,9 @@ def _worthwhile(draft: Draft) -> list[int]:
 def subproblem_of_pool(draft: Draft, pool: int) -> Subproblem | None:
     """The pool before any move, with all its movable bundles; None if they are too many, or none."""
     brokers = np.flatnonzero(draft.scale.pool == pool)
-    now = _places(draft)
+    now = draft.model.bundles.owner.copy()
+    for step in draft.steps:
+        now[step.row] = step.destination
     rows = _movable(draft, brokers, now)
     k, b = len(rows), len(brokers)
     if k == 0 or k * b * len(draft.scale.resources) > CELLS:
@@ -362,7 +364,7 @@ def subproblem_of_pool(draft: Draft, pool: int) -> Subproblem | None:
     position = np.full(len(draft.peak) + 1, NOWHERE)
     position[brokers] = np.arange(b)
     home, here = position[draft.model.bundles.owner[rows]], position[now[rows]]
-    must = _must_go(draft, rows)
+    must = (draft.eligibility.misplaced | draft.eligibility.drained)[rows]
     moved = np.isin([step.row for step in draft.steps], rows)
     spent = sum(
         float(draft.size[s.row])
@@ -384,13 +386,6 @@ def subproblem_of_pool(draft: Draft, pool: int) -> Subproblem | None:
     )
 
 
-def _places(draft: Draft) -> Ints:
-    now = draft.model.bundles.owner.copy()
-    for step in draft.steps:
-        now[step.row] = step.destination
-    return now
-
-
 def _movable(draft: Draft, brokers: Ints, now: Ints) -> Ints:
     """Bundles that may move for balance, those that must come here, and those that the draft moved anyway."""
     owner = draft.model.bundles.owner
@@ -404,14 +399,10 @@ def _movable(draft: Draft, brokers: Ints, now: Ints) -> Ints:
     return np.flatnonzero(chosen)
 
 
-def _must_go(draft: Draft, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return (draft.eligibility.misplaced | draft.eligibility.drained)[rows]
-
-
-def _allowed(draft: Draft, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _allowed(draft: Draft, row: int) -> Flags:
     source = int(draft.model.bundles.owner[row])
     allowed = draft.rules_for(row, source) == 0
-    if not allowed.any() and _must_go(draft, np.array([row]))[0]:
+    if not allowed.any() and (draft.eligibility.misplaced[row] or draft.eligibility.drained[row]):
         allowed = draft.rules_for(row, source, returning=True) == 0
     return allowed
 

@@ -2,7 +2,7 @@
 
 A plan is made from reports that are some seconds old, and has to hold for a round. The strategy's memory has what it
 expected of each broker; the next model shows what became of that. Two things follow, both in parts of the target, so
-that a load that rises everywhere is no error:
+that a load that rises everywhere does not count as an error:
 
     rate    how fast a broker's usage rises by itself; a rise counts once it was seen twice
     doubt   how far brokers are from where they were expected, their rates considered: the root of the mean square

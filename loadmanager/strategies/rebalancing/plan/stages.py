@@ -198,7 +198,10 @@ def relieve(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.
         for broker in list(left):
             if len(pieces) >= draft.moves_left:
                 break
-            left[broker] = _placeable(draft, broker, draft.untaken(left[broker]), rooms)
+            # the bundles that some broker has room for, in the resource that this one lacks most
+            rows, resource = draft.untaken(left[broker]), int(draft.usage[:, broker].argmax())
+            load = draft.loads_of(rows)[resource]
+            left[broker] = rows[(load > 0) & (load <= rooms[resource] + EPSILON)]
             mine = _pieces(draft, broker, left[broker], float(ceilings[broker]))
             if mine:
                 pieces += ((broker, row) for row in mine)
@@ -214,13 +217,6 @@ def _rooms(draft: Draft) -> list[float]:
     room = np.minimum(FULL, scale.limit) - draft.usage
     rooms = np.divide(room, scale.per_load, out=np.full(room.shape, np.inf), where=scale.per_load > 0)
     return rooms[:, scale.takes_part].max(axis=1, initial=-np.inf).tolist()
-
-
-def _placeable(draft: Draft, broker: int, rows: Ints, rooms: list[float]) -> Ints:
-    """The bundles that some broker has room for, in the resource that the broker lacks most."""
-    resource = int(draft.usage[:, broker].argmax())
-    load = draft.loads_of(rows)[resource]
-    return rows[(load > 0) & (load <= rooms[resource] + EPSILON)]
 
 
 def _pieces(draft: Draft, broker: int, rows: Ints, ceiling: float) -> list[int]:
@@ -337,7 +333,7 @@ def fill(draft: Draft, holdings: Holdings) -> bool:
 
 
 def _fill(draft: Draft, holdings: Holdings, broker: int) -> bool:
-    """Move the cheapest sufficient set; whether any of it could go."""
+    """Move the cheapest sufficient set. Returns True if any of it could go."""
     donors = draft.coldest(broker, len(draft.peak))[::-1][:DONORS]
     rows = draft.untaken(
         np.concatenate([holdings.of(donor)[:CONSIDERED] for donor in donors] or [np.zeros(0, np.int64)])

@@ -119,7 +119,7 @@ def test_an_anti_affinity_group_is_counted_by_what_was_reported():
     [
         (Edits(remove_brokers=("z:1",)), "there is no broker z:1"),
         (Edits(add_brokers=5_000), "give 0 to 1000"),
-        (Edits(add_brokers=1, capacity={"beer": 1}), "'beer' is no capacity"),
+        (Edits(add_brokers=1, capacity={"beer": 1}), "'beer' is not a capacity"),
         (Edits(add_brokers=1, capacity={"cpu": 0}), "above 0"),
         (Edits(settings={"nonsense": 1}), "there is no setting nonsense"),
         (Edits(settings={"balancing_tolerance": 7}), "balancing_tolerance"),
