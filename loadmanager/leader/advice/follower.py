@@ -12,9 +12,8 @@ recomputed with the ruler; else the recorded spread counts, if the weights were 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import DecisionRecord
@@ -50,6 +49,9 @@ from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
 from loadmanager.settings import Settings
 from statechannel.runtime.tasks import failure_of, is_bug
+
+Rounds = Callable[[int, int, Ruler], Awaitable[Sequence[Sample]]]
+"""The rounds from one time to another, oldest first, measured by one ruler."""
 
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
@@ -330,24 +332,10 @@ def _is_taken_back(plan: Plan) -> bool:
 WEIGHTS = ("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate")
 
 
-class Rounds(Protocol):
-    """Gives the rounds of a period. `MeasuredRounds` is one implementation."""
-
-    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
-        """Oldest first. Raises LogUnavailable."""
-        ...
-
-
-class MeasuredRounds:
-    """Reads the decision log."""
-
-    def __init__(self, decisions: DecisionLog) -> None:
-        self._decisions = decisions
-
-    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
-        """Oldest first. Raises LogUnavailable."""
-        found = await self._decisions.between(begin_ms, end_ms, partial(sample, ruler=ruler))
-        return sorted(found, key=lambda each: each.at_ms)
+async def measured_rounds(decisions: DecisionLog, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
+    """The rounds of a period by the decision log, oldest first. Raises LogUnavailable."""
+    found = await decisions.between(begin_ms, end_ms, partial(sample, ruler=ruler))
+    return sorted(found, key=lambda each: each.at_ms)
 
 
 def ruler_of(settings: Settings, change: Change) -> Ruler:

@@ -36,9 +36,6 @@ class Rule(StrEnum):
     """Another move of its group is held back."""
 
 
-PAUSES = frozenset({Rule.CLUSTER_PAUSED, Rule.NAMESPACE_PAUSED, Rule.BROKER_PAUSED})
-
-
 class Deferred(msgspec.Struct, frozen=True):
     """A move that may not begin now; `detail` has the numbers."""
 
