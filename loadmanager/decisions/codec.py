@@ -296,7 +296,7 @@ def encode(record: DecisionRecord, largest_bytes: int = LARGEST_BYTES) -> bytes:
 
     Raises ValueError if even that is too large.
     """
-    changed = {
+    changed: dict[str, Any] = {
         "settings": dict(record.settings),
         "decision": msgspec.structs.replace(record.decision, memory=None),
         "model": None if record.model is None else stored(record.model),
@@ -320,8 +320,9 @@ def decode(data: bytes | None) -> DecisionRecord:
         ordinal(kept.id)
     except ValueError as error:
         raise BadDecision(str(error)) from None
-    model = None if kept.model is None else restored(kept.model)
-    return DecisionRecord(**{**msgspec.structs.asdict(kept), "model": model})
+    fields: dict[str, Any] = msgspec.structs.asdict(kept)
+    fields["model"] = None if kept.model is None else restored(kept.model)
+    return DecisionRecord(**fields)
 
 
 def _frame(kept: Stored) -> bytes:
