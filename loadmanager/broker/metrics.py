@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from loadmanager.broker.node import Node
 from loadmanager.broker.observations import Observations
 from loadmanager.leader.rebalancing.status import balance_metrics
-from loadmanager.leader.splitting.metrics import splitting_metrics
+from loadmanager.leader.splitting.owner import splitting_metrics
 from loadmanager.model.families import counter, counters, gauge, gauges, histogram, histograms
 from loadmanager.model.load import usage, weights_of
 from loadmanager.model.registration import VERSION

@@ -51,7 +51,7 @@ from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.quarantine.keeper import Keeper, Processes, collect_evidence
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.leader.rebalancing.rounds import Rebalancer, Round
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
@@ -63,7 +63,7 @@ from loadmanager.model.policies.validation import Known
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.live import LiveSettings
-from loadmanager.strategies.placement.registry import SwitchedPlacement
+from loadmanager.strategies.registry import SwitchedPlacement
 from statechannel.errors import (
     CoordinationError,
     CoordinationUnavailable,
@@ -192,7 +192,7 @@ class Incarnation:
         )
         self._history = MoveHistory(table, _memory_s(settings))
         self.rebalancer = Rebalancer(
-            Deciding(
+            Decider(
                 table,
                 deps.membership,
                 deps.views,

@@ -20,7 +20,7 @@ from loadmanager.diagnostics.check import Auditor
 from loadmanager.diagnostics.redaction import redact_text
 from loadmanager.errors import Invalid, install_line, needs_extra
 from loadmanager.settings import MAX_PORT, Settings
-from loadmanager.strategies.rebalancing.plan.program import SOLVER_INSTALLED
+from loadmanager.strategies.rebalancing.plan.exact import SOLVER_INSTALLED
 from statechannel.audit import Finding
 from statechannel.ports import Coordination, Log
 from statechannel.runtime.view import wall_clock_ms

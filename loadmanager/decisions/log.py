@@ -1,4 +1,4 @@
-"""The topic of decision records: one leader appends, everybody reads. A log of one partition, trimmed by age.
+"""The topic of decision records: one leader appends, all brokers read. A log of one partition, trimmed by age.
 
 Only the offsets of recently read records are kept in memory: a reader searches by the log's clock and by the ids, which
 grow. A record that cannot be read is skipped.
@@ -15,11 +15,9 @@ from typing import TypeVar
 import msgspec
 
 from loadmanager.cluster.journal import LOOKED_THROUGH, Found, Journal
-from loadmanager.decisions.codec import decode, encode
-from loadmanager.decisions.errors import BadDecision
+from loadmanager.decisions.codec import BadDecision, decode, encode
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
 from statechannel.errors import RecordTooLarge
-from statechannel.law.bundle import Bundle
 from statechannel.ports import Log, TopicSpec
 from statechannel.runtime.tasks import Blocking, at_once
 
@@ -126,12 +124,6 @@ class DecisionLog:
         before = None if at_ms is None else await self._behind(at_ms)
         found = await self._journal.backwards(before, 1, lambda found: found.record.model is not None)
         return found[0] if found else None
-
-    async def moves_of(self, bundle: Bundle, count: int, before: int | None = None) -> list[Found[DecisionRecord]]:
-        """The newest records that decided to move this bundle, among the last LOOKED_THROUGH."""
-        return await self._journal.backwards(
-            before, count, lambda found: any(move.bundle == bundle for move in found.record.decision.moves)
-        )
 
     async def between(self, begin_ms: int, end_ms: int, read: Callable[[DecisionRecord], T | None]) -> list[T]:
         """What `read` returns for the records of this period, oldest first, without None; of the last LOOKED_THROUGH.

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.settings.catalogue import Access
@@ -30,6 +29,20 @@ _NO_GROUNDS = frozenset(
     }
 )
 """Settings of a broker's place and access, secrets among them: no decision depends on them."""
+
+
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A strategy's memory of its last round, as bytes; `type` is its class, empty for plain values.
+
+    `lost` says why it is missing: then the decision cannot be reproduced from the record.
+    """
+
+    data: bytes = b""
+    type: str = ""
+    lost: str = ""
+
+
+NOTHING_KEPT = Memory()
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,7 +114,7 @@ def ordinal(decision_id: str) -> tuple[int, int]:
     match = _ID.fullmatch(decision_id)
     if match is None:
         shown = decision_id if len(decision_id) <= 60 else f"{decision_id[:60]}…"
-        raise ValueError(f"{shown!r} is no decision; write epoch.round, such as 3.17")
+        raise ValueError(f"{shown!r} is not the id of a decision; write epoch.round, such as 3.17")
     return int(match[1]), int(match[2])
 
 
@@ -124,7 +137,7 @@ def record_of(
     strategy: str,
     settings: Settings,
     model: ClusterModel | None = None,
-    memory: object = None,
+    memory: Memory = NOTHING_KEPT,
     policies_revision: int = -1,
     outcomes: Iterable[Outcome] = (),
     without_model: str = "",
@@ -142,7 +155,7 @@ def record_of(
         model=model,
         digest=model.digest if model is not None else "",
         without_model=without_model if model is None else "",
-        memory=kept_memory(memory),
+        memory=memory,
         outcomes=tuple(outcomes),
     )
 

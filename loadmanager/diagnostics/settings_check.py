@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadmanager.settings import Settings
-from loadmanager.strategies.placement.registry import PLACEMENTS
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import PLACEMENTS, STRATEGIES
 from statechannel.audit import Finding, Severity
 
 DETECTION_S = 0.1

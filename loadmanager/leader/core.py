@@ -150,7 +150,7 @@ class LeaderCore:
     # --- events
 
     def observe(self, change: Change, now_s: float) -> bool:
-        """Note an accepted change, right after it was read; whether a tick is due because of it."""
+        """Note an accepted change, right after it was read. Returns True if a tick is due because of it."""
         whole = change.whole
         due = whole is not None
         self._settled.discard(whole or "")
@@ -179,7 +179,7 @@ class LeaderCore:
         self._settled.clear()
 
     def raised(self, holder: BrokerId, now_s: float) -> None:
-        """The holder's incarnation is no longer the current one."""
+        """The holder has a newer incarnation."""
         self._raised_s.setdefault(holder, now_s)
 
     def next_deadline_s(self) -> float | None:
@@ -378,7 +378,7 @@ class LeaderCore:
     # --- without a place
 
     def _house(self, table: OwnershipTable) -> Iterator[int]:
-        """Place revoked bundles that nobody was given, without a lookup: all of one former holder together.
+        """Place revoked bundles that have no destination, without a lookup: all of one former holder together.
 
         Ask again as soon as other brokers or other rules apply; else less and less often.
         """

@@ -97,7 +97,7 @@ class Leader:
         self._woken.set()
 
     async def run(self) -> None:
-        """Campaign for ever, lead when elected, evict a leader that counts as dead."""
+        """Campaign until cancelled, lead when elected, evict a leader that counts as dead."""
         while True:
             leadership = await self._campaign()
             if leadership is not None:
@@ -205,10 +205,10 @@ class Leader:
         await self._rebalance(term)
 
     async def _watch_progress(self) -> None:
-        """End the term if our replica falls behind the log: nobody performs the duties that it does not show.
+        """End the term if our replica falls behind the log: no broker performs the duties that it does not show.
 
-        The term ends soon if another broker seems to read the log; else only after `lead_timeout_s`, as nobody would do
-        better.
+        The term ends soon if another broker seems to read the log; else only after `lead_timeout_s`, as no other
+        broker would do better.
         """
         behind_since_s: float | None = None
         while True:
@@ -253,7 +253,7 @@ class Leader:
             executor.perform(core.tick(self._channel.table, view), tasks)
 
     def _is_over(self, leadership: Leadership) -> bool:
-        """Whether another broker leads, or nobody. Right after the election the watch may not show us yet."""
+        """Returns True if this broker does not lead. Right after the election the watch may not show us yet."""
         seen = self._coordination.leadership
         if seen == leadership:
             self._shown = True
@@ -295,7 +295,7 @@ class Placer(Protocol):
     """Chooses owners among the present brokers."""
 
     def look(self) -> bool:
-        """Refresh what is known of the brokers; whether that took work worth a turn of the loop."""
+        """Refresh what is known of the brokers. Returns True if that took work worth a turn of the loop."""
         ...
 
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> Sequence[BrokerId | None]:

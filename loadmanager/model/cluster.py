@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.model.load import RESOURCES
+from loadmanager.model.load import RESOURCES, weights_of
+from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
@@ -127,6 +128,34 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
     def rows(self) -> Mapping[BrokerId, int]:
         """The row of each broker."""
         return {broker: row for row, broker in enumerate(self.ids)}
+
+    @cached_property
+    def takes_part(self) -> Flags:
+        """(n,): the broker's load is known, and it may take bundles."""
+        return self.known & ~self.draining & ~self.paused
+
+    def usages(self, settings: Settings) -> Floats:
+        """(n, DIMENSIONS): load / capacity, times the weight."""
+        return self.used / self.capacity * np.array(weights_of(settings).row)
+
+    def fullness(self, settings: Settings) -> Floats:
+        """(n,): the fullest resource of each broker, as a fraction."""
+        return self.usages(settings).max(axis=1, initial=0.0)
+
+    def mean_usage(self, settings: Settings) -> float:
+        """The mean of the fullest resource over brokers that take part; 0 if none does."""
+        chosen = self.fullness(settings)[self.takes_part]
+        return float(chosen.mean()) if len(chosen) else 0.0
+
+    def spread(self, settings: Settings) -> float:
+        """max/mean - 1 of the fullest resource over brokers that take part."""
+        return spread_of(self.fullness(settings)[self.takes_part])
+
+
+def spread_of(usage: Floats) -> float:
+    """max/mean - 1 of these brokers' usages; 0 without brokers or load."""
+    mean = float(usage.mean()) if len(usage) else 0.0
+    return float(usage.max()) / mean - 1 if mean > 0 else 0.0
 
 
 class Bundles(msgspec.Struct, frozen=True, eq=False, dict=True):

@@ -225,7 +225,7 @@ REFUSED: list[tuple[int, str, str, Any, str]] = [
     (404, "POST", "/v1/plans/none/undo", {}, "there is no plan none"),
     (412, "POST", "/v1/plans/unload", {}, "name either a namespace or a broker"),
     (412, "POST", "/v1/balancing/pause", {"namespace": "t/n", "broker": "a:1"}, "one at a time"),
-    (412, "POST", "/v1/plans", {"tolerance": "snug"}, "is no tolerance"),
+    (412, "POST", "/v1/plans", {"tolerance": "snug"}, "is not a tolerance"),
     (404, "POST", "/v1/plans/unload", {"namespace": "t/none"}, "no namespace"),
     (400, "POST", "/v1/plans/unload", {"namespace": "t/n", "wave": 0}, "wave"),
     (400, "POST", "/v1/plans", {"tolerence": 1}, "there is no such field"),

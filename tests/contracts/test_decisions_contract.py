@@ -130,15 +130,6 @@ async def test_round_counts_from_its_decision_not_from_when_the_log_took_it(deci
         assert found.record.id == wanted
 
 
-async def test_a_bundles_moves_are_found(decisions):
-    for number, moved in enumerate([5, None, 6, 5, None, None], 1):
-        await decisions.append(decided(1, number, moved))
-    found = await decisions.moves_of(bundle(5), 10)
-    assert [each.record.id for each in found] == ["1.4", "1.1"]
-    assert [each.record.id for each in await decisions.moves_of(bundle(5), 1)] == ["1.4"]
-    assert await decisions.moves_of(bundle(7), 10) == []
-
-
 async def test_what_cannot_be_read_is_passed_over(decisions, topic):
     await decisions.append(decided(1, 1))
     await decisions._journal._log.append(topic, 0, [Payload(b"x", b"no record"), Payload(None, b"")])

@@ -17,7 +17,7 @@ from loadmanager.demo.counter.ledger import Ledger
 from loadmanager.demo.counter.load import Load
 from loadmanager.demo.counter.service import Counters, served
 from loadmanager.demo.counter.traffic import Traffic
-from loadmanager.leader.splitting.journal import Journal, What
+from loadmanager.leader.splitting.owner import Journal, What
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Key
 from statechannel.law.transitions import State

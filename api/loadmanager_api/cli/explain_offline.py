@@ -17,7 +17,7 @@ from loadmanager_api.cli.stores import check_there, opened_log, working
 from statechannel.law.bundle import Bundle
 
 if TYPE_CHECKING:
-    from loadmanager.decisions.explaining.service import Explainer
+    from loadmanager.decisions.explaining.explainer import Explainer
     from loadmanager.model.policies.model import Policy
     from loadmanager.settings import Settings
     from statechannel.ports import Log
@@ -51,8 +51,8 @@ async def _asked(settings: Settings, ask: Callable[[Explainer], Awaitable[T]]) -
 @asynccontextmanager
 async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     from loadmanager.channel.replay_queue import ReplayQueue
-    from loadmanager.decisions.explaining.reading import ChannelReader
-    from loadmanager.decisions.explaining.service import Explainer
+    from loadmanager.decisions.explaining.explainer import Explainer
+    from loadmanager.decisions.explaining.whereabouts import ChannelReader
     from loadmanager.decisions.log import DecisionLog
     from loadmanager.diagnostics.topics import CHANNEL_TOPIC
     from statechannel.law.snapshot import SNAPSHOTS

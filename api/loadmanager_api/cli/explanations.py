@@ -399,9 +399,8 @@ def _asked(remote: Remote, decision: str, verify: bool, log: str | None, more: t
     if log is None:
         path = f"/v1/decisions/{segment(decision)}"
         return run(ask(remote, "GET", path)), run(ask(remote, "GET", f"{path}/again")) if verify else None
-    from loadmanager.decisions.explaining.deciding_again import decide_again
-    from loadmanager.decisions.explaining.projection import record_shown
-    from loadmanager.decisions.explaining.service import Explainer
+    from loadmanager.decisions.explaining.explainer import Explainer
+    from loadmanager.decisions.explaining.what_if import decide_again, record_shown
     from loadmanager_api.cli.explain_offline import asked
 
     async def both(explainer: Explainer) -> tuple[Any, Any]:

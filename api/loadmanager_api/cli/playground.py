@@ -17,7 +17,7 @@ from loadmanager.strategies.playground.measures import Game, Measures, Summary, 
 from loadmanager.strategies.playground.pictures import draw
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads import TRACE, WORKLOADS
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.options import ParamType, prints

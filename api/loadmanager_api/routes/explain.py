@@ -16,18 +16,25 @@ from pydantic import Field
 
 from loadmanager.cluster.journal import offset_of
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
-from loadmanager.decisions.explaining.deciding_again import Again
-from loadmanager.decisions.explaining.projection import ExplainedRecord, record_shown
-from loadmanager.decisions.explaining.reading import ChannelReader
-from loadmanager.decisions.explaining.service import Explainer
+from loadmanager.decisions.codec import kept_memory
+from loadmanager.decisions.explaining.broker import BrokerAnswer
+from loadmanager.decisions.explaining.bundle import BundleAnswer
+from loadmanager.decisions.explaining.explainer import Explainer
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.explaining.what_if import BROKERS_AT_MOST, Edits, Preview, WhatIf
-from loadmanager.decisions.memory import kept_memory
+from loadmanager.decisions.explaining.what_if import (
+    BROKERS_AT_MOST,
+    Again,
+    Edits,
+    ExplainedRecord,
+    Preview,
+    WhatIf,
+    record_shown,
+)
+from loadmanager.decisions.explaining.whereabouts import ChannelReader
 from loadmanager.decisions.record import Summary
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.evidence import Quarantine
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.model.policies.model import Policy
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import Cursor, Limit, Paging
@@ -42,7 +49,7 @@ LATEST_MS = 2**53
 class LiveView:
     """The live view of this broker; it need not lead."""
 
-    def __init__(self, deciding: Deciding, policies: PolicyStore, quarantine: Quarantine) -> None:
+    def __init__(self, deciding: Decider, policies: PolicyStore, quarantine: Quarantine) -> None:
         self._deciding = deciding
         self._policies = policies
         self._quarantine = quarantine

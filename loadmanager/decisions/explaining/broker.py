@@ -7,20 +7,62 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from loadmanager.decisions.explaining.answer import BrokerAnswer, Held, Load, Obstacle, percent
-from loadmanager.decisions.explaining.bundle import NO_ROUND, round_said, stand_in
-from loadmanager.decisions.explaining.judgement import PLAN
-from loadmanager.decisions.explaining.situation import Situation, fullness, mean_usage, taking_part, usages
-from loadmanager.decisions.explaining.targets import judgement_of, rule_text
-from loadmanager.decisions.explaining.verdicts import refused_candidate, whither, why_not
+from loadmanager.decisions.explaining.bundle import (
+    NO_ROUND,
+    PLAN,
+    Load,
+    Obstacle,
+    RoundSaid,
+    judgement_of,
+    refused_candidate,
+    round_said,
+    rule_text,
+    stand_in,
+    whither,
+    why_not,
+)
+from loadmanager.decisions.explaining.situation import Situation
 from loadmanager.model.cluster import FREE, UNITS, UNLIMITED, ClusterModel
 from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Candidate, Decision
+from loadmanager.strategies.rebalancing.decision import Decision, percent
 
 HELD_TOLD = 10
 EQUAL = 1e-9
 """Usages within this are equal: sums of floating point numbers differ in their last digits."""
+
+
+class BundleShare(msgspec.Struct, frozen=True):
+    """A reported bundle of a broker: its part of the broker, and why it stays."""
+
+    bundle: str
+    usage: float
+    rule: str
+    sentence: str
+
+
+class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `explain BROKER`."""
+
+    broker: str
+    at_ms: int
+    answer: str
+    usage: float | None = None
+    mean: float = 0.0
+    round: RoundSaid | None = None
+    loads: tuple[Load, ...] = ()
+    bundles: int = 0
+    max_bundles: int | None = None
+    held: tuple[BundleShare, ...] = ()
+    taken: tuple[str, ...] = ()
+    """The round's moves away from it."""
+    given: tuple[str, ...] = ()
+    not_taken: tuple[Obstacle, ...] = ()
+    """Why nothing (more) was moved away from it."""
+    not_given: tuple[Obstacle, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
@@ -30,11 +72,13 @@ def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
         return _by_decision_alone(situation, name)
     if at is None:
         return None
-    full, mean = float(fullness(model.brokers, situation.settings)[at]), mean_usage(model.brokers, situation.settings)
+    full = float(model.brokers.fullness(situation.settings)[at])
+    mean = model.brokers.mean_usage(situation.settings)
     taken, given = _moves(situation, name)
     not_taken = tuple(_not_taken(situation, model, at)) if not taken else ()
     not_given = tuple(_not_given(situation, model, at)) if not given else ()
     known, most = bool(model.brokers.known[at]), int(model.brokers.max_bundles[at])
+    leaving = (model.bundles.owner == at) & model.bundles.in_flight
     return BrokerAnswer(
         broker=name,
         at_ms=situation.at_ms,
@@ -50,14 +94,10 @@ def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
         given=given,
         not_taken=not_taken,
         not_given=not_given,
-        in_flight=tuple(str(model.bundles.ids[row]) for row in _on_its_way(model, at)),
+        in_flight=tuple(str(model.bundles.ids[row]) for row in np.flatnonzero(leaving).tolist()),
         policies=_policies(model, at),
         notes=tuple(stand_in(situation) if situation.round else [NO_ROUND]),
     )
-
-
-def _on_its_way(model: ClusterModel, at: int) -> list[int]:
-    return np.flatnonzero((model.bundles.owner == at) & model.bundles.in_flight).tolist()
 
 
 def _by_decision_alone(situation: Situation, name: str) -> BrokerAnswer:
@@ -107,7 +147,7 @@ def _answer(
 
 def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]:
     brokers, bundles = model.brokers, model.bundles
-    weighted = usages(brokers, settings)[at]
+    weighted = brokers.usages(settings)[at]
     reported = bundles.load[bundles.owner == at].sum(axis=0)
     found: list[Load] = []
     for resource, (name, unit) in enumerate(zip(RESOURCES, UNITS, strict=True)):
@@ -122,14 +162,14 @@ def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]
     return tuple(found)
 
 
-def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[Held, ...]:
+def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[BundleShare, ...]:
     """Its hottest bundles, each with the strongest reason why it stays."""
     rows = np.flatnonzero(model.bundles.owner == at)
-    weight = usages(model.brokers, situation.settings)[at]
+    weight = model.brokers.usages(situation.settings)[at]
     used = model.brokers.used[at]
     per_load = np.divide(weight, used, out=np.zeros(len(used)), where=used > 0)
     part = (model.bundles.load[rows] * per_load).max(axis=1, initial=0.0)
-    found: list[Held] = []
+    found: list[BundleShare] = []
     for index in np.argsort(-part, kind="stable")[:HELD_TOLD].tolist():
         row = int(rows[index])
         bundle = model.bundles.ids[row]
@@ -138,7 +178,7 @@ def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[Held, ...
         rule, sentence = ("moved", "the round moved it") if moved else ("", "")
         if not moved and reasons:
             rule, sentence = reasons[0].rule, reasons[0].sentence
-        found.append(Held(str(bundle), float(part[index]), rule, sentence))
+        found.append(BundleShare(str(bundle), float(part[index]), rule, sentence))
     return tuple(found)
 
 
@@ -151,16 +191,14 @@ def _not_taken(situation: Situation, model: ClusterModel, at: int) -> Iterator[O
     yield from _in_balance(situation, model, at, above=True)
     if decision is not None:
         mine = [each for each in decision.candidates if each.source.name == name]
-        yield from (_about(each, refused_candidate(each)) for each in mine)
+        for each in mine:
+            found = refused_candidate(each)
+            yield msgspec.structs.replace(found, sentence=f"{each.bundle} {found.sentence}")
     if not (model.bundles.owner == at).any():
         sentence = "it reported no bundle that could go" if model.brokers.bundles[at] else "it holds no bundle"
         yield Obstacle("no bundles", sentence)
     if decision is not None:
         yield Obstacle("the round", decision.reason)
-
-
-def _about(each: Candidate, found: Obstacle) -> Obstacle:
-    return msgspec.structs.replace(found, sentence=f"{each.bundle} {found.sentence}")
 
 
 def _not_given(situation: Situation, model: ClusterModel, at: int) -> Iterator[Obstacle]:
@@ -204,9 +242,10 @@ def _said_of(decision: Decision, name: str) -> Iterator[Obstacle]:
 
 def _in_balance(situation: Situation, model: ClusterModel, at: int, *, above: bool) -> Iterator[Obstacle]:
     """Compare it with the others; yields an obstacle if that alone shows that there is nothing to do."""
-    if not taking_part(model.brokers)[at]:
+    if not model.brokers.takes_part[at]:
         return
-    full, mean = float(fullness(model.brokers, situation.settings)[at]), mean_usage(model.brokers, situation.settings)
+    full = float(model.brokers.fullness(situation.settings)[at])
+    mean = model.brokers.mean_usage(situation.settings)
     limit = mean * (1 + situation.settings.tolerance)
     if situation.strategy == PLAN and situation.draft is not None:
         limit = float(situation.draft.scale.limit[at])

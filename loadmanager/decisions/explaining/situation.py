@@ -9,21 +9,15 @@ from contextlib import suppress
 from functools import cached_property
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from loadmanager.decisions.errors import BadDecision
-from loadmanager.decisions.memory import NOTHING_KEPT, Memory, given_memory
-from loadmanager.decisions.record import DecisionRecord, Outcome
-from loadmanager.model.cluster import Brokers, ClusterModel
-from loadmanager.model.load import weights_of
+from loadmanager.decisions.codec import BadDecision, given_memory
+from loadmanager.decisions.record import NOTHING_KEPT, DecisionRecord, Memory, Outcome
+from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from statechannel.law.bundle import Bundle
-
-Floats = NDArray[np.float64]
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -84,31 +78,3 @@ def situation_of(record: DecisionRecord) -> Situation:
         memory=record.memory,
         policies_revision=record.policies_revision,
     )
-
-
-def usages(brokers: Brokers, settings: Settings) -> Floats:
-    """(n, DIMENSIONS): load / capacity, times the weight."""
-    return brokers.used / brokers.capacity * np.array(weights_of(settings).row)
-
-
-def fullness(brokers: Brokers, settings: Settings) -> Floats:
-    """(n,): the fullest resource of each broker, as a fraction."""
-    return usages(brokers, settings).max(axis=1, initial=0.0)
-
-
-def taking_part(brokers: Brokers) -> NDArray[np.bool_]:
-    """(n,): whether the broker's load is known, and it may take bundles."""
-    return brokers.known & ~brokers.draining & ~brokers.paused
-
-
-def mean_usage(brokers: Brokers, settings: Settings) -> float:
-    """The mean over brokers that take part; 0 if none does."""
-    chosen = fullness(brokers, settings)[taking_part(brokers)]
-    return float(chosen.mean()) if len(chosen) else 0.0
-
-
-def spread(brokers: Brokers, settings: Settings) -> float:
-    """max/mean - 1 over brokers that take part."""
-    chosen = fullness(brokers, settings)[taking_part(brokers)]
-    mean = float(chosen.mean()) if len(chosen) else 0.0
-    return float(chosen.max()) / mean - 1 if mean > 0 else 0.0

@@ -1,23 +1,26 @@
-"""What would be decided if brokers, settings, loads or policies were different. Pure.
+"""What would be decided: on the recorded input, now, or if brokers, settings, loads or policies were different. Pure.
 
-The strategy runs on the model and on the changed one. A removed broker drains in the model, so that its bundles find a
-place. New brokers are like the median one, or have the given capacity.
+`decide_again` says whether a recorded decision is reproduced. `what_if` runs the strategy on the model and on the
+changed one. A removed broker drains in the model, so that its bundles find a place. New brokers are like the median
+one, or have the given capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from pydantic import ValidationError
 
-from loadmanager.decisions.errors import BadDecision
-from loadmanager.decisions.explaining.deciding_again import decide
+from loadmanager.decisions.codec import BadDecision, given_memory
 from loadmanager.decisions.explaining.edits import all_rested, multiplied, with_brokers, with_constraints, with_settings
-from loadmanager.decisions.explaining.projection import Projection, projection
-from loadmanager.decisions.explaining.situation import Situation
+from loadmanager.decisions.explaining.situation import (
+    Situation,
+    situation_of,
+)
+from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.cluster import ALLOWED, Brokers, ClusterModel
 from loadmanager.model.load import CAPACITIES
@@ -26,7 +29,278 @@ from loadmanager.model.policies.constraints import Holdings, constraints_for, gr
 from loadmanager.model.policies.model import TYPES, Policies, Policy
 from loadmanager.model.policies.validation import check_fields, check_name
 from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.record import BrokerId
+
+DIFFERENCES_TOLD = 5
+CLOSE = 1e-9
+"""Another machine's arithmetic may differ in the last digits."""
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Whether the recorded decision was reproduced; `same` None: it could not be tried, for the reason in `why`."""
+
+    id: str
+    same: bool | None
+    why: str = ""
+    differences: tuple[str, ...] = ()
+
+
+def decide(situation: Situation) -> Decision:
+    """The strategy's decision in this situation. Raises BadDecision if an input is missing."""
+    if situation.model is None:
+        raise BadDecision(situation.without_model or "the round recorded no model")
+    try:
+        strategy = STRATEGIES.make(situation.strategy)
+    except ValueError as error:
+        raise BadDecision(str(error)) from None
+    memory = given_memory(situation.memory, strategy)
+    return strategy.decide(situation.model, situation.settings, memory)
+
+
+def decide_again(record: DecisionRecord) -> Again:
+    """Run the strategy on exactly its recorded input, and compare."""
+    if record.model is not None and record.model.digest != record.digest:
+        return Again(record.id, None, "the model in the record is not the model of the decision")
+    try:
+        again = decide(situation_of(record))
+    except BadDecision as error:
+        return Again(record.id, None, str(error))
+    differences = tuple(_differences(record.decision, again))
+    return Again(record.id, not differences, differences=differences[:DIFFERENCES_TOLD])
+
+
+def _differences(then: Decision, now: Decision) -> list[str]:
+    found: list[str] = []
+    if then.reason != now.reason:
+        found.append(f"reason: {then.reason!r} then, {now.reason!r} now")
+    for place in range(max(len(then.moves), len(now.moves))):
+        one = then.moves[place] if place < len(then.moves) else None
+        other = now.moves[place] if place < len(now.moves) else None
+        if one is None or other is None or not _close(one, other):
+            found.append(f"move {place + 1}: {_move_text(one)} then, {_move_text(other)} now")
+    parts = ("refused", "candidates", "counts", "certificate")
+    found += [f"{name} differ" for name in parts if not _close(getattr(then, name), getattr(now, name))]
+    return found
+
+
+def _close(one: object, other: object) -> bool:
+    """Whether two values are equal apart from the last digits of numbers."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
+    a, b = msgspec.to_builtins(one), msgspec.to_builtins(other)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+    return _close(a, b) if isinstance(a, float) and isinstance(b, float) else a == b
+
+
+def _move_text(move: Move | None) -> str:
+    if move is None:
+        return "none"
+    return f"{move.bundle} from {move.source} to {move.destination} ({move.reason})"
+
+
+class ExplainedMove(msgspec.Struct, frozen=True):
+    """One move; usages as in `rebalancing.decision.Move`. `destination` is empty if a lookup chooses it."""
+
+    bundle: str
+    source: str
+    destination: str
+    reason: str
+    stage: str
+    load: float
+    gain: float
+    source_before: float
+    source_after: float
+    destination_before: float
+    destination_after: float
+    group: int = 0
+    outcome: str = ""
+    detail: str = ""
+
+
+class ExplainedCandidate(msgspec.Struct, frozen=True):
+    """A refused move, and the rule that refused it."""
+
+    bundle: str
+    source: str
+    destination: str
+    gain: float
+    rule: str
+    detail: str
+
+
+class ExplainedCertificate(msgspec.Struct, frozen=True):
+    """A certificate; `ratio` None: nothing had to move but something did, or a better plan may exist."""
+
+    bound: float
+    moved: float
+    ratio: float | None
+    resource: str
+    text: str
+
+
+class ExplainedDecision(msgspec.Struct, frozen=True):
+    """A decision, real or hypothetical."""
+
+    reason: str
+    moves: tuple[ExplainedMove, ...]
+    spread_before: float
+    spread_after: float
+    certificate: ExplainedCertificate | None
+    candidates: tuple[ExplainedCandidate, ...]
+    counts: Mapping[str, int]
+    refused: tuple[Mapping[str, str], ...]
+
+
+class ExplainedRecord(msgspec.Struct, frozen=True):
+    """A decision record without the columns of its model."""
+
+    id: str
+    at_ms: int
+    leader: str
+    strategy: str
+    policies_revision: int
+    digest: str
+    brokers: int | None
+    bundles: int | None
+    without_model: str
+    memory_lost: str
+    settings: Mapping[str, object]
+    decision: ExplainedDecision
+
+
+class ExplainedBroker(msgspec.Struct, frozen=True):
+    """A broker's fullest resource before and after the moves (None: not known), and how many bundles go and come."""
+
+    broker: str
+    before: float | None
+    after: float | None
+    takes_part: bool
+    taken: int
+    given: int
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """A decision, and its effect on a model. `mean` is over the brokers that take part, after the moves."""
+
+    decision: ExplainedDecision
+    mean: float
+    spread_before: float
+    spread_after: float
+    load_moved: float
+    """Sum over the moves, as fractions of the destinations' capacity."""
+    brokers: tuple[ExplainedBroker, ...]
+
+
+def projection(model: ClusterModel, settings: Settings, decision: Decision) -> Projection:
+    """The effect of the decision's moves on the model."""
+    after = moved(model, decision.moves)
+    before_full, after_full = model.brokers.fullness(settings), after.brokers.fullness(settings)
+    part = model.brokers.takes_part
+    names = [broker.name for broker in model.brokers.ids]
+    taken = [sum(move.source.name == name for move in decision.moves) for name in names]
+    coming = [move.destination.name for move in decision.moves if move.destination is not None]
+    brokers = tuple(
+        ExplainedBroker(
+            name,
+            float(before_full[at]) if model.brokers.known[at] else None,
+            float(after_full[at]) if model.brokers.known[at] else None,
+            bool(part[at]),
+            taken[at],
+            coming.count(name),
+        )
+        for at, name in enumerate(names)
+    )
+    return Projection(
+        decision=decision_shown(decision),
+        mean=after.brokers.mean_usage(settings),
+        spread_before=model.brokers.spread(settings),
+        spread_after=after.brokers.spread(settings),
+        load_moved=sum(move.load for move in decision.moves),
+        brokers=brokers,
+    )
+
+
+def moved(model: ClusterModel, moves: Sequence[Move]) -> ClusterModel:
+    """The model after the moves; the load of moves without a destination is removed."""
+    rows = {bundle: row for row, bundle in enumerate(model.bundles.ids)}
+    used, at = model.brokers.used.copy(), model.brokers.rows
+    for move in moves:
+        row = rows.get(move.bundle)
+        if row is None:
+            continue
+        load = model.bundles.load[row]
+        used[at[move.source]] = np.maximum(0.0, used[at[move.source]] - load)
+        if move.destination is not None:
+            used[at[move.destination]] += load
+    return with_brokers(model, used=used)
+
+
+def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> ExplainedDecision:
+    """The decision with names in place of ids."""
+    known = [*outcomes, *[None] * (len(decision.moves) - len(outcomes))]
+    return ExplainedDecision(
+        reason=decision.reason,
+        moves=tuple(_move(move, outcome) for move, outcome in zip(decision.moves, known, strict=False)),
+        spread_before=decision.spread_before,
+        spread_after=decision.spread_after,
+        certificate=None if decision.certificate is None else certificate_shown(decision.certificate),
+        candidates=tuple(
+            ExplainedCandidate(str(c.bundle), c.source.name, c.destination.name, c.gain, c.rule, c.detail)
+            for c in decision.candidates
+        ),
+        counts=dict(decision.counts),
+        refused=tuple({"subject": r.subject, "rule": r.rule, "detail": r.detail} for r in decision.refused),
+    )
+
+
+def record_shown(record: DecisionRecord) -> ExplainedRecord:
+    """The record without the columns of its model."""
+    model = record.model
+    return ExplainedRecord(
+        id=record.id,
+        at_ms=record.at_ms,
+        leader=record.leader.name,
+        strategy=record.strategy,
+        policies_revision=record.policies_revision,
+        digest=record.digest,
+        brokers=None if model is None else len(model.brokers),
+        bundles=None if model is None else len(model.bundles),
+        without_model=record.without_model,
+        memory_lost=record.memory.lost,
+        settings=record.settings,
+        decision=decision_shown(record.decision, record.outcomes),
+    )
+
+
+def _move(move: Move, outcome: Outcome | None) -> ExplainedMove:
+    return ExplainedMove(
+        bundle=str(move.bundle),
+        source=move.source.name,
+        destination="" if move.destination is None else move.destination.name,
+        reason=move.reason,
+        stage=move.stage.value,
+        load=move.load,
+        gain=move.gain,
+        source_before=move.source_before,
+        source_after=move.source_after,
+        destination_before=move.destination_before,
+        destination_after=move.destination_after,
+        group=move.group,
+        outcome="" if outcome is None else outcome.outcome,
+        detail="" if outcome is None else outcome.detail,
+    )
+
+
+def certificate_shown(found: Certificate) -> ExplainedCertificate:
+    """The certificate, with a ratio only if it is finite."""
+    ratio = found.ratio if np.isfinite(found.ratio) else None
+    return ExplainedCertificate(found.bound, found.moved, ratio, found.resource, found.text)
+
 
 BROKERS_AT_MOST = 1_000
 NEW_NAME = "new-{}:0"
@@ -147,7 +421,7 @@ def _with_more(model: ClusterModel, edits: Edits) -> ClusterModel:
     if not 0 <= edits.add_brokers <= BROKERS_AT_MOST:
         raise Invalid(f"{edits.add_brokers} new brokers: give 0 to {BROKERS_AT_MOST}")
     if unknown := sorted(set(edits.capacity) - set(CAPACITIES)):
-        raise Invalid(f"{unknown[0]!r} is no capacity; there are {', '.join(CAPACITIES)}")
+        raise Invalid(f"{unknown[0]!r} is not a capacity; there are {', '.join(CAPACITIES)}")
     if any(not value > 0 for value in edits.capacity.values()):
         raise Invalid("a capacity must be above 0")
     if not edits.add_brokers:

@@ -26,7 +26,7 @@ from loadmanager.leader.plans.advice import (
     check_steps,
 )
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 
 METHOD = "replay"
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")

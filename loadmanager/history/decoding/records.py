@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
+from loadmanager.decisions.codec import NewerDecision
 from loadmanager.decisions.codec import decode as decode_decision
-from loadmanager.decisions.errors import NewerDecision
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.history.cycles import unsearched
 from loadmanager.history.decoding.columns import Shape

@@ -15,7 +15,7 @@ from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Settings
 from loadmanager.settings.names import changeable
 from loadmanager.settings.overlay import Scalar, combined
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 
 RECORDED = "recorded"
 DEFAULTS = (

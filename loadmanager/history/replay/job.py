@@ -30,7 +30,7 @@ from loadmanager.history.replay.slicing import Cut, events, moment
 from loadmanager.history.utc import micros
 from loadmanager.settings import Settings
 from loadmanager.settings.overlay import overlaid
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 
 LONGEST_S = 4 * 3600.0
 WANTED_WINDOWS = 24

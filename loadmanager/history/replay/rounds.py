@@ -18,8 +18,8 @@ from loadmanager.strategies.playground.bounds import Ruler
 from loadmanager.strategies.playground.cluster import Conditions, Placer, SimulatedCluster, View, observe
 from loadmanager.strategies.playground.game import check
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.registry import STRATEGIES
 
 
 class Played(msgspec.Struct, frozen=True, eq=False):

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.decisions.codec import decode
-from loadmanager.decisions.errors import BadDecision, NewerDecision
+from loadmanager.decisions.codec import BadDecision, NewerDecision, decode
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNLIMITED, ClusterModel, Constraints, Flags, Floats, Ints
 from loadmanager.strategies.playground.cluster import SimulatedCluster, View
 from statechannel.law.bundle import Bundle

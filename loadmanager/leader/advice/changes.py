@@ -37,10 +37,10 @@ from loadmanager.leader.plans.advice import (
     check_steps,
 )
 from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlannedMove
+from loadmanager.leader.plans.proposals import Occasion, running, undoing
 from loadmanager.leader.plans.store import REASON, PlanStore
 from loadmanager.leader.plans.table import OPEN, PlanAction, summary
-from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.planning import Occasion, running, undoing
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.model.boundaries import NoCuts, evenly
 from loadmanager.settings import Settings
 from loadmanager.settings.live import LiveSettings
@@ -96,11 +96,11 @@ class Applier(Protocol):
         ...
 
     def changed_since(self, plan: Plan) -> str:
-        """Who changed the same thing after it was applied; empty if nobody did."""
+        """The author of a change to the same thing after it was applied; empty if there is none."""
         ...
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """Undo what nobody else has changed since; the detail says what stays changed, and why."""
+        """Undo what was not changed otherwise since; the detail says what stays changed, and why."""
         ...
 
 
@@ -179,13 +179,13 @@ class SettingsApplier:
         found, last = self._found(plan.id, change, held)
         if found is Found.UNTOUCHED:
             reason = f"advice {plan.id}: {plan.reason}"[:REASON]
-            with suppress(Conflict):  # somebody was faster: the history, which is read again now, says who
+            with suppress(Conflict):  # another change was faster: the history, which is read again now, says who
                 await self._live.set(change.name, change.to, seen=held.version, author=_author(plan.id), reason=reason)
             found, last = self._found(plan.id, change, held)
         return found, last
 
     def changed_since(self, plan: Plan) -> str:
-        """The first setting that somebody else has changed since."""
+        """The first setting that was changed otherwise since."""
         for change, held in zip(_changes(plan), plan.held, strict=True):
             found, last = self._found(plan.id, change, held)
             if found is Found.MOVED_ON:
@@ -193,7 +193,7 @@ class SettingsApplier:
         return ""
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """Undo the last change first; a setting that somebody changed since stays as it is."""
+        """Undo the last change first; a setting that was changed since stays as it is."""
         told: list[str] = []
         for change, held in reversed(list(zip(_changes(plan), plan.held, strict=True))):
             found, last = await self._take_back(plan, change, held)
@@ -362,7 +362,7 @@ def _parts(cut: Cut) -> list[Bundle]:
 class MovesApplier:
     """See `contract.Applier`."""
 
-    def __init__(self, store: PlanStore, deciding: Deciding) -> None:
+    def __init__(self, store: PlanStore, deciding: Decider) -> None:
         self._store = store
         self._deciding = deciding
 

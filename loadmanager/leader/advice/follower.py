@@ -12,9 +12,8 @@ recomputed with the ruler; else the recorded spread counts, if the weights were 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import DecisionRecord
@@ -44,16 +43,19 @@ from loadmanager.leader.plans.advice import (
     check,
 )
 from loadmanager.leader.plans.plan import PieceOutcome, Plan, PlanState
+from loadmanager.leader.plans.proposals import figures
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.moves import Counts
-from loadmanager.leader.rebalancing.planning import figures
 from loadmanager.settings import Settings
 from statechannel.runtime.tasks import failure_of, is_bug
 
+Rounds = Callable[[int, int, Ruler], Awaitable[Sequence[Sample]]]
+"""The rounds from one time to another, oldest first, measured by one ruler."""
+
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
-"""The author of a run that nobody approved: the setting."""
+"""The author of a run that was not approved by a person: the setting."""
 CLOCK_BEHIND_MS = 86_400_000
 """If the data end further ahead of a leader's clock than this, they are wrong by any clock."""
 LOOKS = 20
@@ -175,7 +177,7 @@ class Following:
                 "needed: a round counts if it looked at the cluster (balancing is on, nothing paused)",
             )
             return False
-        # check again: reading the rounds took time, and somebody may have changed something
+        # check again: reading the rounds took time, and something may have changed
         if self._is_held_up(plan, now_ms):
             return False
         before = self._applier(plan).noted(plan)  # first: the next line then reads what another leader has begun since
@@ -283,7 +285,7 @@ class Following:
     async def _unchanged(self, plan: Plan) -> None:
         """Read what others have written. Raises Conflict if the plan has changed.
 
-        A leader writes a step down before it acts, so whoever sees its act and then reads finds the step.
+        A leader writes a step down before it acts, so a reader that sees its act finds the step.
         """
         await self._store.refresh()
         now = self._store.get(plan.id)
@@ -330,24 +332,10 @@ def _is_taken_back(plan: Plan) -> bool:
 WEIGHTS = ("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate")
 
 
-class Rounds(Protocol):
-    """Gives the rounds of a period. `MeasuredRounds` is one implementation."""
-
-    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
-        """Oldest first. Raises LogUnavailable."""
-        ...
-
-
-class MeasuredRounds:
-    """Reads the decision log."""
-
-    def __init__(self, decisions: DecisionLog) -> None:
-        self._decisions = decisions
-
-    async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
-        """Oldest first. Raises LogUnavailable."""
-        found = await self._decisions.between(begin_ms, end_ms, partial(sample, ruler=ruler))
-        return sorted(found, key=lambda each: each.at_ms)
+async def measured_rounds(decisions: DecisionLog, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
+    """The rounds of a period by the decision log, oldest first. Raises LogUnavailable."""
+    found = await decisions.between(begin_ms, end_ms, partial(sample, ruler=ruler))
+    return sorted(found, key=lambda each: each.at_ms)
 
 
 def ruler_of(settings: Settings, change: Change) -> Ruler:

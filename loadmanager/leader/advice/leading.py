@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,12 +41,12 @@ class AdviceDependencies(Protocol):
 async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
     """Follow the cluster's advice, and undo withdrawn plans, until cancelled."""
     await deps.world.run_blocking(_import)
-    from loadmanager.leader.advice.follower import Following, MeasuredRounds
+    from loadmanager.leader.advice.follower import Following, measured_rounds
 
     following = Following(
         rebalancer.plans,
         _appliers(deps, rebalancer, operations),
-        MeasuredRounds(deps.decisions),
+        partial(measured_rounds, deps.decisions),
         lambda: deps.settings,
         lambda: _held_up(deps),
         deps.world.wall_ms,

@@ -1,7 +1,7 @@
 """Advice: a change that a job of the load history proposes, and the effect that it promises. Values, and their digest.
 
 A plan carries its advice (`model.Plan.advice`) and has its id, the digest of the content: the same data make the same
-plan, and nobody can change what somebody else has approved.
+plan, and an approved one cannot be changed any more.
 
 Bounds: what advice may change, by how much at once, from whose data, until when. They are checked when advice is
 published, and again before the leader acts, since advice may also come over the log.
@@ -308,11 +308,11 @@ def step_towards(name: str, present: float, wanted: float, factor: float) -> flo
 
 
 def as_number(name: str, value: object) -> float:
-    """The value as a number; a named tolerance becomes its fraction. Raises Invalid if it is no number."""
+    """The value as a number; a named tolerance becomes its fraction. Raises Invalid if it is not a number."""
     if name == "balancing_tolerance" and isinstance(value, str) and value in TOLERANCES:
         return TOLERANCES[value]
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise Invalid(f"{name}={value!r} is no number")
+        raise Invalid(f"{name}={value!r} is not a number")
     return float(value)
 
 
@@ -379,7 +379,7 @@ def _check_cuts(change: CutBundles) -> None:
         raise Invalid(f"advice must cut 1 to {MOST_CUTS} bundles, each once")
     for each in change.cuts:
         if _bundle(each.bundle).namespace != change.namespace:
-            raise Invalid(f"{each.bundle} is no bundle of {change.namespace}")
+            raise Invalid(f"{each.bundle} is not a bundle of {change.namespace}")
         if not FEWEST_PARTS <= each.parts <= MOST_PARTS:
             raise Invalid(f"a split makes {FEWEST_PARTS} to {MOST_PARTS} parts, not {each.parts}")
     if change.was < len(names):

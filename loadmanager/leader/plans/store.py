@@ -80,7 +80,7 @@ class PlanStore:
         """The present outcome of each of its pieces."""
         return progress(plan, self._table())
 
-    # --- changing: each raises Conflict (somebody was faster, or the table of plans forbids it) and LogUnavailable
+    # --- changing: each raises Conflict (another was faster, or the table of plans forbids it) and LogUnavailable
 
     def new_id(self) -> str:
         """An id that no plan has."""
@@ -216,7 +216,7 @@ async def publish(store: PlanStore, advice: Advice, cluster: str, now_ms: int, p
     try:
         return await store.add(plan)
     except Conflict:
-        return store.get(plan.id)  # somebody has published the same at this moment
+        return store.get(plan.id)  # the same was published at this moment
 
 
 DETAIL_CHARACTERS = 300

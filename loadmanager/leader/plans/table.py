@@ -46,7 +46,7 @@ class PlanAction(StrEnum):
 
 
 class By(StrEnum):
-    """Who acts."""
+    """The author of an action."""
 
     OPERATOR = "operator"
     LEADER = "leader"
@@ -234,7 +234,7 @@ UNDECIDED = frozenset({_S.PROPOSED, _S.APPROVED})
 UNDER_WAY = frozenset({_S.RUNNING, _S.MEASURING, _S.UNDOING})
 """At most one plan with advice may be in these states."""
 OVER = frozenset(PlanState) - UNDECIDED - UNDER_WAY
-"""Nothing more happens to the plan unless somebody acts."""
+"""Nothing more happens to the plan without an action."""
 
 _ENDS = frozenset({_A.FINISH, _A.FAIL, _A.SETTLE})
 UNDOABLE = frozenset(row.state for row in PLAN_TABLE if row.action is _A.UNDO) - {_S.UNDOING}

@@ -34,9 +34,9 @@ from loadmanager.leader.quarantine.evidence import (
     drawn,
     loss_record,
 )
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.leader.service import Term
-from loadmanager.leader.splitting.journal import Journal, What
+from loadmanager.leader.splitting.owner import Journal, What
 from loadmanager.model.policies.codec import key_of, named
 from loadmanager.model.policies.effective import Ruling, intersects
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policies, Policy
@@ -174,7 +174,7 @@ class Keeper:
 
     def __init__(
         self,
-        deciding: Deciding,
+        deciding: Decider,
         policies: PolicyStore,
         quarantine: Quarantine,
         processes: Processes,

@@ -16,8 +16,7 @@ import msgspec
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
 from loadmanager.leader.plans.plan import Plan
-from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
-from loadmanager.leader.rebalancing.planning import (
+from loadmanager.leader.plans.proposals import (
     Occasion,
     figures,
     of_bundles,
@@ -26,6 +25,7 @@ from loadmanager.leader.rebalancing.planning import (
     undoing,
     verified,
 )
+from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.policies.model import (
     CLUSTER,
@@ -37,7 +37,7 @@ from loadmanager.model.policies.model import (
     Policy,
 )
 from loadmanager.settings import TOLERANCES, Settings
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -166,7 +166,7 @@ def _with(settings: Settings, overrides: Mapping[str, str | float]) -> Settings:
     if tolerance is not None:
         named = isinstance(tolerance, str) and tolerance in TOLERANCES
         if not named and not (isinstance(tolerance, float | int) and 0 < tolerance <= 1):
-            raise Invalid(f"{tolerance!r} is no tolerance; write {', '.join(TOLERANCES)}, or a fraction up to 1")
+            raise Invalid(f"{tolerance!r} is not a tolerance; write {', '.join(TOLERANCES)}, or a fraction up to 1")
         changed["balancing_tolerance"] = tolerance
     return settings.model_copy(update=changed)
 

@@ -1,6 +1,6 @@
 """Which decided moves may begin now, and what holds the others back: limits of moves under way, and pauses. Pure.
 
-Every move under way counts, whoever began it: rounds, plans, administrators, draining brokers. Moves of one group begin
+Every move under way counts, from all sources: rounds, plans, administrators, draining brokers. Moves of one group begin
 together or not at all. A move that is held back is not lost: the leader tries again while the round lasts.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Move
+from loadmanager.strategies.rebalancing.decision import Move, grouped
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -34,9 +34,6 @@ class Rule(StrEnum):
     """The destination of a plan's move takes no bundles at this moment, but may come back."""
     GROUP = "group"
     """Another move of its group is held back."""
-
-
-PAUSES = frozenset({Rule.CLUSTER_PAUSED, Rule.NAMESPACE_PAUSED, Rule.BROKER_PAUSED})
 
 
 class Deferred(msgspec.Struct, frozen=True):
@@ -150,15 +147,6 @@ def _refusal(move: Move, with_it: UnderWay, limits: Limits, policies: Policies) 
 
 def _numbers(where: str, would_be: int, limit: int) -> str:
     return f"{would_be} moves would be under way {where}, at most {limit} may be"
-
-
-def grouped(moves: Sequence[Move]) -> Iterable[list[Move]]:
-    """The groups of moves, in the order of their first moves; a move without a group is one by itself."""
-    found: dict[int, list[Move]] = {}
-    for position, move in enumerate(moves):
-        key = -1 - position if move.group == 0 else move.group
-        found.setdefault(key, []).append(move)
-    return found.values()
 
 
 def _all_held(group: Sequence[Move], refusals: Sequence[Deferred]) -> Iterable[Deferred]:

@@ -13,10 +13,10 @@ from typing import assert_never
 import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
-from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.limits import grouped, paused_by
+from loadmanager.leader.rebalancing.decider import Decider
+from loadmanager.leader.rebalancing.limits import paused_by
 from loadmanager.leader.service import DutyExecutor
-from loadmanager.strategies.rebalancing.decision import Move
+from loadmanager.strategies.rebalancing.decision import Move, grouped
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
@@ -58,7 +58,7 @@ class Counts:
 class MoveStarter:
     """Begins moves with the executor of one term."""
 
-    def __init__(self, deciding: Deciding, executor: DutyExecutor) -> None:
+    def __init__(self, deciding: Decider, executor: DutyExecutor) -> None:
         self._deciding = deciding
         self._executor = executor
 

@@ -14,6 +14,7 @@ import msgspec
 from loadmanager.decisions.record import BEGUN, Outcome
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.leader.plans.plan import MoveStatus, Plan, PlannedMove, PlanState, progress
+from loadmanager.leader.plans.proposals import as_move, wave_of
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import (
     By,
@@ -24,10 +25,9 @@ from loadmanager.leader.plans.table import (
     something_went_wrong,
     summary,
 )
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.leader.rebalancing.limits import Admission, Deferred, Limits, Rule, UnderWay, allow
 from loadmanager.leader.rebalancing.moves import NO_DESTINATION, REFUSED, Counts, MoveStarter, in_words
-from loadmanager.leader.rebalancing.planning import as_move, wave_of
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
@@ -44,7 +44,7 @@ class PlanRunner:
     def __init__(
         self,
         plans: PlanStore,
-        deciding: Deciding,
+        deciding: Decider,
         starter: MoveStarter,
         counts: Counts,
         leader: str,

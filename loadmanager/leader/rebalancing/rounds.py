@@ -16,17 +16,17 @@ import msgspec
 from structlog.contextvars import bound_contextvars
 
 from loadmanager.cluster.views import Views
+from loadmanager.decisions.codec import kept_memory
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome, id_of, record_of
 from loadmanager.errors import Conflict
 from loadmanager.leader.plans.plan import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
+from loadmanager.leader.plans.proposals import Occasion, of_decision
 from loadmanager.leader.plans.store import PlanStore
-from loadmanager.leader.rebalancing.asking import StrategyFailed
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider, StrategyFailed
 from loadmanager.leader.rebalancing.limits import Deferred, Limits, UnderWay, allow
 from loadmanager.leader.rebalancing.moves import HELD_BACK, Counts, MoveStarter, in_words
 from loadmanager.leader.rebalancing.plan_runner import PlanRunner
-from loadmanager.leader.rebalancing.planning import Occasion, of_decision
 from loadmanager.leader.service import Term
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
@@ -73,7 +73,7 @@ class Rounds:
 
     def __init__(
         self,
-        deciding: Deciding,
+        deciding: Decider,
         plans: PlanStore,
         starter: MoveStarter,
         counts: Counts,
@@ -204,7 +204,7 @@ class Rounds:
         return plan
 
     def _turned_down(self, this: Round) -> dict[Bundle, str]:
-        """Bundles whose move somebody rejected within the last hour, with that plan: do not ask again so soon."""
+        """Bundles whose move was rejected within the last hour, with that plan: do not ask again so soon."""
         rejected = {
             (move.bundle, move.destination): plan.id
             for plan in self._plans.all()
@@ -238,7 +238,7 @@ def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
     return found
 
 
-def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
+def _remember(this: Round, deciding: Decider, moves: Sequence[Move]) -> None:
     """Remember the loads of moving bundles: they show later whether a bundle's load has really changed."""
     if this.model is None or not moves:
         return
@@ -263,7 +263,7 @@ class Rebalancer:
 
     def __init__(
         self,
-        deciding: Deciding,
+        deciding: Decider,
         views: Views,
         plans: PlanStore,
         decisions: DecisionLog,
@@ -403,7 +403,7 @@ def _record(this: Round, leader: BrokerId) -> DecisionRecord:
         strategy=this.settings.balancing_strategy,
         settings=this.settings,
         model=this.model,
-        memory=this.memory,
+        memory=kept_memory(this.memory),
         policies_revision=this.policies,
         outcomes=[this.outcomes.get(move.bundle, NOT_TRIED) for move in moves],
         without_model=this.why_no_model,

@@ -14,9 +14,9 @@ from prometheus_client.metrics_core import Metric
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import Outcome
 from loadmanager.leader.plans.plan import PlanState
+from loadmanager.leader.plans.proposals import figures
 from loadmanager.leader.rebalancing.actions import Paused, paused
 from loadmanager.leader.rebalancing.limits import Limits, Rule, UnderWay
-from loadmanager.leader.rebalancing.planning import figures
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.families import counter, counters, gauge, gauges
 from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move, Stage

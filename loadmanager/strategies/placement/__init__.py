@@ -1,1 +1,1 @@
-"""Which broker gets a bundle that nobody owns. Pure."""
+"""Which broker gets a bundle without an owner. Pure."""

@@ -122,7 +122,7 @@ class LeastLoadedBatch:
         return self._eligible[int(self._scratch.argmin())].broker
 
     def gave(self, broker: BrokerId, change: int = 1) -> None:
-        """The broker was given one more bundle, or one less (-1), by anybody, which the table does not show yet."""
+        """The broker was given one more bundle, or one less (-1), by any broker; the table does not show it yet."""
         if broker not in self._given:
             return
         self._given[broker] += change

@@ -2,7 +2,7 @@
 
 A candidate is a registered, live broker as the caller sees it in the ownership table, the load view and the
 registrations. `Given` is what only the caller knows: the bundles that it gave away since then. Third-party placements
-are installed by an entry point of group `loadmanager.placements` (see `registry.py`).
+are installed by an entry point of group `loadmanager.placements` (see `strategies/registry.py`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def declined_by(entry: Ownership) -> BrokerId | None:
     """The broker that just refused this bundle: the author of a `release` that left it unassigned as its last record.
 
     A bundle that was unloaded on purpose looks the same; its former holder is then passed over once, as an unload
-    without a destination wants. So is a leader that released the bundle of a dead broker to nobody.
+    without a destination wants. So is a leader that released the bundle of a dead broker without a destination.
     """
     return entry.by if entry.state is State.UNASSIGNED and entry.action is Action.RELEASE else None
 

@@ -29,9 +29,9 @@ from loadmanager.model.cluster import (
 )
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.placement import Candidate, Given, Placed
-from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.playground.bounds import Ruler
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, MESSAGES, Scenario, broker_names
+from loadmanager.strategies.registry import PLACEMENTS
 from statechannel.law.record import BrokerId
 
 LEAST_PART = 0.01

@@ -18,8 +18,8 @@ from loadmanager.strategies.playground.bounds import Ruler, allowed_usage, even_
 from loadmanager.strategies.playground.cluster import Conditions, Placer, SimulatedCluster, View, observe, summed
 from loadmanager.strategies.playground.scenario import CPU, Scenario
 from loadmanager.strategies.rebalancing.decision import Decision, Move
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
 
 RESTS = frozenset({"plan"})

@@ -12,13 +12,12 @@ import numpy as np
 from loadmanager.errors import Invalid
 from loadmanager.model.cluster import Flags
 from loadmanager.settings import Settings
-from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.playground.bounds import Ruler, hindsight_bound
 from loadmanager.strategies.playground.cluster import Conditions
 from loadmanager.strategies.playground.game import Run, play
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads import TRACE, WORKLOADS, make
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import PLACEMENTS, STRATEGIES
 
 TRANSFER_GAP_S = 0.027
 """The time that a bundle is not served in a transfer: p99 under load, docs/benchmarks.md."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -49,6 +49,15 @@ class Move(msgspec.Struct, frozen=True):
     destination_before: float = 0.0
     destination_after: float = 0.0
     group: int = 0
+
+
+def grouped(moves: Sequence[Move]) -> Iterable[list[Move]]:
+    """The groups of moves, in the order of their first moves; a move without a group is one by itself."""
+    found: dict[int, list[Move]] = {}
+    for position, move in enumerate(moves):
+        key = -1 - position if move.group == 0 else move.group
+        found.setdefault(key, []).append(move)
+    return found.values()
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -122,3 +131,8 @@ class Decision(msgspec.Struct, frozen=True):
     certificate: Certificate | None = None
     memory: object = None
     """The strategy's input for its next round (hit counts, histories); None if it keeps nothing."""
+
+
+def percent(usage: float) -> str:
+    """`58.3 %`; without the decimal from 100 % on."""
+    return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"

@@ -1,9 +1,9 @@
 """The interface of rebalancing strategies, and the check of their answers. No clock, no I/O, no randomness.
 
 A strategy says which bundles the leader should move now. Third-party strategies are installed by an entry point of
-group `loadmanager.strategies` (see `registry.py`), so any answer is checked: one of another type is rejected, and an
-illegal move is removed with its whole group and listed as refused. Whether the bundle is still where the strategy saw
-it is checked when the move begins.
+group `loadmanager.strategies` (see `strategies/registry.py`), so any answer is checked: one of another type is
+rejected, and an illegal move is removed with its whole group and listed as refused. Whether the bundle is still where
+the strategy saw it is checked when the move begins.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NUMBERS = ("load", "gain", "source_before", "source_after", "destination_before
 
 
 def vetted(answer: object, model: ClusterModel) -> Decision:
-    """The decision with its legal moves. Raises ValueError, TypeError if the answer is no decision."""
+    """The decision with its legal moves. Raises ValueError, TypeError if the answer is not a decision."""
     if not isinstance(answer, Decision):
         raise TypeError(f"it answered with {type(answer).__name__}, not with a decision")
     memory = answer.memory

@@ -62,7 +62,7 @@ class _Placing:
         self._scale = weights / brokers.capacity
         self._used = brokers.used.copy()
         self._bundles = brokers.bundles.copy()
-        self._open = brokers.known & ~brokers.draining & ~brokers.paused
+        self._open = brokers.takes_part
 
     def why_fixed(self, row: int) -> str:
         """Why a child cannot move at all, empty if it can."""

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.cluster.audit_log import AuditEntry, Result
+from loadmanager.decisions.codec import NewerDecision
 from loadmanager.decisions.codec import decode as decode_decision
-from loadmanager.decisions.errors import NewerDecision
 from loadmanager.decisions.record import DecisionRecord, summary_of
 from loadmanager.history.decoding.records import DECODED, decoded
 from loadmanager.history.schemas import RAW

@@ -15,7 +15,7 @@ from loadmanager.model.load import BrokerLoadData
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.placement import Roster
-from loadmanager.strategies.placement.registry import PLACEMENTS
+from loadmanager.strategies.registry import PLACEMENTS
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable

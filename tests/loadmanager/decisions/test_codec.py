@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.decisions import codec
-from loadmanager.decisions.columns import Column, pack, restored, stored, unpack
-from loadmanager.decisions.errors import BadDecision, NewerDecision
-from loadmanager.decisions.memory import MEMORY_BYTES, Memory, given_memory, kept_memory
-from loadmanager.decisions.record import DecisionRecord, Outcome, ordinal, record_of, summary_of
+from loadmanager.decisions.codec import (
+    MEMORY_BYTES,
+    BadDecision,
+    Column,
+    NewerDecision,
+    given_memory,
+    kept_memory,
+    pack,
+    restored,
+    stored,
+    unpack,
+)
+from loadmanager.decisions.record import DecisionRecord, Memory, Outcome, ordinal, record_of, summary_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Certificate, Decision, Move, Refused, Stage
 from tests.loadmanager.decisions.models import broker, bundle, model, models
@@ -46,7 +55,7 @@ def record(**more: Any) -> DecisionRecord:
 
 
 def test_a_record_reads_back_as_it_was():
-    written = record(memory={"hits": 3})
+    written = record(memory=kept_memory({"hits": 3}))
     read = codec.decode(codec.encode(written))
     assert read.decision == DECISION
     assert (read.id, read.epoch, read.round, read.leader, read.at_ms) == ("12.7", 12, 7, A, written.at_ms)

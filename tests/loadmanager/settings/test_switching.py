@@ -15,8 +15,8 @@ from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.catalogue import PLACEMENT_CLASSES, STRATEGY_CLASSES
-from loadmanager.strategies.placement.registry import SwitchedPlacement
 from loadmanager.strategies.placement.rendezvous import rendezvous
+from loadmanager.strategies.registry import SwitchedPlacement
 from statechannel.law.record import BrokerId as Member
 from tests.loadmanager.embedded import Host, bundles_of, cluster, embedded, until
 
@@ -154,8 +154,7 @@ async def test_a_broker_that_joins_goes_by_them_from_its_first_moment(tmp_path: 
 
 
 def test_pulsars_words_mean_what_is_installed() -> None:
-    from loadmanager.strategies.placement.registry import PLACEMENTS
-    from loadmanager.strategies.rebalancing.registry import STRATEGIES
+    from loadmanager.strategies.registry import PLACEMENTS, STRATEGIES
 
     assert set(STRATEGY_CLASSES.values()) <= set(STRATEGIES.names())
     assert set(PLACEMENT_CLASSES.values()) <= set(PLACEMENTS.names())

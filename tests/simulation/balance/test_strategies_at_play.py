@@ -11,7 +11,7 @@ from loadmanager.strategies.playground.game import RESTS, play
 from loadmanager.strategies.playground.measures import measure, placement_for
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads import WORKLOADS, make
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 
 SHORT = Size(brokers=6, bundles=90, rounds=40)
 BUILT_IN = ["plan", "transfer", "threshold", "uniform", "overload", "avg"]

@@ -15,11 +15,37 @@ import numpy as np
 
 from loadmanager.model.cluster import ALLOWED, Flags, Floats, Ints
 from loadmanager.model.load import RESOURCES
-from loadmanager.strategies.rebalancing.decision import Certificate
+from loadmanager.strategies.rebalancing.decision import Certificate, percent
 from loadmanager.strategies.rebalancing.plan.cover import EXACT, cover
 from loadmanager.strategies.rebalancing.plan.draft import Draft
-from loadmanager.strategies.rebalancing.plan.objective import EPSILON
-from loadmanager.strategies.rebalancing.plan.wording import Attained, certified
+from loadmanager.strategies.rebalancing.plan.scale import EPSILON
+
+
+class Attained(msgspec.Struct, frozen=True, eq=False):
+    """What a whole plan leaves undone. Usages are summed over brokers."""
+
+    must: Ints
+    """Bundles that must go and have a possible place; `stay` of them stay."""
+    stay: int
+    above: int
+    """Brokers above their ceiling."""
+    excess: float
+    """Their usage above their ceilings."""
+    unavoidable: float
+    """The excess that every placement leaves."""
+    idleness: float
+    pinned: bool
+    """Whether load that can't be taken away keeps a broker above its limit: its ceiling is that load."""
+
+    @property
+    def out_of_tolerance(self) -> str:
+        """What the excess counts."""
+        return "out of tolerance" + (", beside load that can't be moved" if self.pinned else "")
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement does better: no bundle that must go stays, and the excess is unavoidable."""
+        return not self.stay and self.excess <= self.unavoidable + EPSILON
 
 
 def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate | None:
@@ -45,7 +71,7 @@ def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate 
 def attained_by(whole: Draft) -> Attained:
     """The results of the plan, and limits of what any plan could reach."""
     eligibility, scale = whole.eligibility, whole.scale
-    may = _places(whole)
+    may = (whole.model.constraints.forbidden == ALLOWED) & scale.takes_part  # (kinds, n)
     somewhere: Flags = np.logical_or.reduce(may, axis=1)
     must = (eligibility.misplaced | eligibility.drained) & somewhere[whole.model.constraints.kind]
     above = whole.above()
@@ -58,11 +84,6 @@ def attained_by(whole: Draft) -> Attained:
         idleness=float(np.maximum(0.0, scale.idle - whole.peak)[scale.takes_part].sum()),
         pinned=bool((scale.ceiling > scale.limit)[scale.takes_part].any()),
     )
-
-
-def _places(draft: Draft) -> Flags:
-    """(kinds, n): the brokers that may take bundles of each kind."""
-    return (draft.model.constraints.forbidden == ALLOWED) & draft.scale.takes_part
 
 
 def _giants(draft: Draft, at: int, may: Flags) -> float:
@@ -146,3 +167,44 @@ def _relaxed(ascending: Floats, need: float) -> float:
     """
     count = int(np.searchsorted(np.cumsum(ascending[::-1]), need * (1 - EPSILON))) + 1
     return max(min(need, float(ascending.sum())), float(ascending[:count].sum()))
+
+
+def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
+    """The proven statement, and how much the plan moves."""
+    whole = found.moved if found.whole is None else found.whole
+    does = f"this plan moves {percent(found.moved)}"
+    if cut_short:
+        does = f"this round moves {percent(found.moved)}, the whole plan {percent(whole)}"
+    left = f" ({counted(idle, 'broker')} {'stays' if idle == 1 else 'stay'} idle)" if idle else ""
+    if found.proven and not attained.above:
+        goal = "to have no broker out of tolerance that need not be"
+    elif found.proven:
+        excess = f"{points(attained.excess)} {attained.out_of_tolerance}"
+        goal = f"brokers can't be together less than {excess}; to have no more"
+    else:
+        goal = f"to do no worse than this plan, which leaves {_undone(attained)}"
+    if found.bound <= 0:
+        return f"{goal}{left}, nothing is proven to have to move; {does}"
+    times = f", {whole / found.bound:.3f} times as much" if found.proven else ""
+    had = f"at least {percent(found.bound)} of a mean broker's {found.resource} must move, whatever the algorithm"
+    return f"{goal}{left}, {had}; {does}{times}"
+
+
+def _undone(attained: Attained) -> str:
+    they = "it" if attained.stay == 1 else "they"
+    parts = [f"{counted(attained.stay, 'bundle')} where {they} may not be"] if attained.stay else []
+    if attained.above:
+        known = f"of which {points(attained.unavoidable)} are proven to be unavoidable"
+        brokers = f"{counted(attained.above, 'broker')} together {points(attained.excess)}"
+        parts.append(f"{brokers} {attained.out_of_tolerance}, {known}")
+    return " and ".join(parts)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 broker`, `2 brokers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def points(usage: float) -> str:
+    """`3.1 points`: a difference of usages."""
+    return f"{usage * 100:.1f} points"

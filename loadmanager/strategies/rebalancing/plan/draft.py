@@ -8,18 +8,46 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
-from loadmanager.strategies.rebalancing.plan.affinity import Affinity
-from loadmanager.strategies.rebalancing.plan.eligibility import Eligibility, eligibility_of
+from loadmanager.strategies.rebalancing.plan.eligibility import Affinity, Eligibility, eligibility_of
 from loadmanager.strategies.rebalancing.plan.foresight import Outlook, outlook_of
-from loadmanager.strategies.rebalancing.plan.holdings import Holdings
-from loadmanager.strategies.rebalancing.plan.objective import BARRED, EPSILON, UNEVEN, Costs
-from loadmanager.strategies.rebalancing.plan.scale import Scale, scale_of
-from loadmanager.strategies.rebalancing.plan.step import Allowance, Step
+from loadmanager.strategies.rebalancing.plan.scale import BARRED, EPSILON, UNEVEN, Costs, Scale, scale_of
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A move. Usages are before and after it, with the moves ahead of it made: (source, destination)."""
+
+    row: int
+    source: int
+    destination: int
+    stage: Stage
+    gain: float
+    load: float
+    """The load moved, as a fraction of the destination's capacity."""
+    before: tuple[float, float]
+    after: tuple[float, float]
+    group: int
+
+
+class Holdings:
+    """Rows of the chosen bundles by their broker in the model, ascending, without a scan of all bundles for each."""
+
+    def __init__(self, owner: Ints, chosen: Flags, brokers: int) -> None:
+        rows = np.flatnonzero(chosen)
+        # numpy sorts 16-bit keys by radix sort: linear
+        small = owner[rows].astype(np.uint16 if brokers < 2**16 else np.int64)
+        self._rows = rows[np.argsort(small, kind="stable")]
+        self._ends = np.cumsum(np.bincount(owner[rows], minlength=brokers))
+
+    def of(self, broker: int) -> Ints:
+        """Rows of the bundles of one broker."""
+        return self._rows[(self._ends[broker - 1] if broker else 0) : self._ends[broker]]
+
 
 FULL = 1.0
 """Balance never fills a broker beyond its capacity."""
@@ -56,17 +84,11 @@ class Draft:
         self._barrier: dict[int, Floats] = {}
         self._groups = 0
         budget = settings.balancing_budget * float(self.scale.target[self.scale.takes_part].sum())
-        self._left, self._lifted = Allowance(budget, settings.balancing_moves_per_round), False
-
-    @property
-    def moves_left(self) -> int:
+        self.moves_left: int = settings.balancing_moves_per_round
         """How many more moves this round may have."""
-        return self._left.moves
-
-    @property
-    def load_left(self) -> float:
-        """How much more load this round may move for balance."""
-        return self._left.load
+        self.load_left = budget
+        """How much more load this round may move for balance, in mean brokers."""
+        self._spent = self._refused = self._lifted = False
 
     @cached_property
     def free_holdings(self) -> Holdings:
@@ -91,11 +113,16 @@ class Draft:
     @property
     def cut_short(self) -> bool:
         """Whether the round's allowance prevented a move."""
-        return self._left.refused or self._left.moves == 0
+        return self._refused or self.moves_left == 0
 
     def affords(self, size: float, moves: int = 1) -> bool:
-        """Whether the round's budget allows it; a first move always fits, or a large bundle could never move."""
-        return self._left.affords(size, moves)
+        """Returns True if the round's budget allows it.
+
+        A first move always fits, or a large bundle could never move.
+        """
+        fits = self.moves_left >= moves and (size <= self.load_left or not self._spent)
+        self._refused |= not fits
+        return fits
 
     def load_of(self, row: int) -> Floats:
         """(r,), in natural units."""
@@ -229,17 +256,19 @@ class Draft:
         """The pools with a broker above its ceiling."""
         return set(self.scale.pool[self.above()].tolist())
 
-    def anew(self) -> Draft:
+    def emptied(self) -> Draft:
         """An empty draft of the same model, under the same limits."""
         other = Draft(self.model, self.settings, self._memory)
         if self._lifted:
             other.lift()
-        other._left.refused = self._left.refused
+        other._refused = self._refused
         return other
 
     def lift(self) -> None:
         """Lift the limits of the round."""
-        self._left, self._lifted = Allowance(np.inf, UNLIMITED), True
+        self.moves_left, self.load_left = UNLIMITED, np.inf
+        self._spent = self._refused = False
+        self._lifted = True
 
     def group(self) -> int:
         """A number for moves that only make sense together."""
@@ -255,7 +284,10 @@ class Draft:
         self._book(destination, part, 1)
         self.affinity.move(row, source, destination)
         self.taken[row] = True
-        self._left.spend(float(self.size[row]) if stage in BUDGETED else 0.0)
+        spent = float(self.size[row]) if stage in BUDGETED else 0.0
+        self.load_left -= spent
+        self._spent |= spent > 0
+        self.moves_left -= 1
         after = float(self.peak[source]), float(self.peak[destination])
         self.steps.append(Step(row, source, destination, stage, gain, _fullest(part), before, after, group))
 

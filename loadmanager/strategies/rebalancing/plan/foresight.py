@@ -2,7 +2,7 @@
 
 A plan is made from reports that are some seconds old, and has to hold for a round. The strategy's memory has what it
 expected of each broker; the next model shows what became of that. Two things follow, both in parts of the target, so
-that a load that rises everywhere is no error:
+that a load that rises everywhere does not count as an error:
 
     rate    how fast a broker's usage rises by itself; a rise counts once it was seen twice
     doubt   how far brokers are from where they were expected, their rates considered: the root of the mean square
@@ -26,7 +26,6 @@ import numpy as np
 from loadmanager.model.cluster import Brokers, ClusterModel, Flags, Floats
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.plan.scale import Scale
-from loadmanager.strategies.rebalancing.plan.step import Step
 
 NEWEST = 0.5
 """The weight of the newest rise in a broker's rate."""
@@ -102,11 +101,14 @@ def outlook_of(model: ClusterModel, settings: Settings, scale: Scale, memory: ob
 
 
 def expectations(
-    model: ClusterModel, scale: Scale, outlook: Outlook, peak: Floats, steps: Sequence[Step]
+    model: ClusterModel, scale: Scale, outlook: Outlook, peak: Floats, moves: Sequence[tuple[int, int]]
 ) -> Expectations:
-    """What the next round should find if no load changes: `peak` (n,) is that after the plan, `steps` are its moves."""
-    giving = np.bincount([step.source for step in steps], minlength=len(peak))
-    taking = np.bincount([step.destination for step in steps], minlength=len(peak))
+    """What the next round should find if no load changes.
+
+    `peak` (n,) is that after the plan, `moves` are the source and destination of each of its moves.
+    """
+    giving = np.bincount([source for source, _ in moves], minlength=len(peak))
+    taking = np.bincount([destination for _, destination in moves], minlength=len(peak))
     rows = np.flatnonzero(scale.takes_part & (scale.target > 0))
     columns = (
         peak[rows] / scale.target[rows],

@@ -8,21 +8,25 @@ import msgspec
 import numpy as np
 
 from loadmanager.errors import install_line
-from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.cluster import ClusterModel, Floats, spread_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Decision, Stage
-from loadmanager.strategies.rebalancing.plan import program
-from loadmanager.strategies.rebalancing.plan.certificate import certificate_of
-from loadmanager.strategies.rebalancing.plan.draft import Draft
-from loadmanager.strategies.rebalancing.plan.emergencies import evacuate, relieve_overload, spread_groups
-from loadmanager.strategies.rebalancing.plan.exact import search
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage, percent
+from loadmanager.strategies.rebalancing.plan import exact
+from loadmanager.strategies.rebalancing.plan.certificate import certificate_of, counted, points
+from loadmanager.strategies.rebalancing.plan.draft import Draft, Step
+from loadmanager.strategies.rebalancing.plan.exact import search, settle
 from loadmanager.strategies.rebalancing.plan.foresight import expectations
-from loadmanager.strategies.rebalancing.plan.giants import place_giants
-from loadmanager.strategies.rebalancing.plan.refusing import candidates_of, refused_brokers
-from loadmanager.strategies.rebalancing.plan.settling import settle
-from loadmanager.strategies.rebalancing.plan.singles import fill, press, relieve
-from loadmanager.strategies.rebalancing.plan.swaps import exchange
-from loadmanager.strategies.rebalancing.plan.wording import counted, move_of, percent, spread
+from loadmanager.strategies.rebalancing.plan.refusals import candidates_of, refused_brokers
+from loadmanager.strategies.rebalancing.plan.stages import (
+    evacuate,
+    exchange,
+    fill,
+    place_giants,
+    relieve,
+    relieve_overload,
+    spill,
+    spread_groups,
+)
 
 PASSES = 50
 """No known model needs more than a few."""
@@ -44,7 +48,8 @@ class Plan:
         draft = Draft(model, settings, memory)
         if draft.scale.takes_part.any():
             draft = _settled(_plan(draft))
-        expected = expectations(model, draft.scale, draft.outlook, draft.peak, draft.steps)
+        moves = [(step.source, step.destination) for step in draft.steps]
+        expected = expectations(model, draft.scale, draft.outlook, draft.peak, moves)
         decision = _decision(draft, _whole if draft.cut_short else None)
         return msgspec.structs.replace(decision, memory=expected)
 
@@ -88,7 +93,7 @@ def _balance(draft: Draft) -> None:
     free, before = draft.free_holdings, len(draft.steps)
     relieve(draft, free, Stage.BALANCE)
     fill(draft, free)
-    press(draft, free, Stage.BALANCE)
+    spill(draft, free, Stage.BALANCE)
     if draft.hot() and draft.moves_left and len(draft.steps) == before and not exchange(draft, free):
         search(draft, free)
 
@@ -128,7 +133,7 @@ def _reason(draft: Draft, refusal: str) -> str:
         told = f"{moves} ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
     else:
         told = f"no moves: {_state(draft)}" + (f"; {refusal}" if draft.hot() and refusal else "")
-    if program.SOLVER_INSTALLED or not (draft.steps or draft.hot() or draft.idle()):
+    if exact.SOLVER_INSTALLED or not (draft.steps or draft.hot() or draft.idle()):
         return told
     return f"{told}; the exact stage was left out, as SciPy is missing: {install_line('planner')}"
 
@@ -160,3 +165,72 @@ def _stuck(draft: Draft, broker: int) -> str:
     if largest + rest <= draft.scale.limit[broker]:
         return ""
     return f", of which {percent(largest)} are one bundle and {percent(rest)} nothing that can be moved"
+
+
+WORTH_TELLING = 0.0005
+"""A smaller margin would be told as 0.0 points."""
+
+
+def limit_of(draft: Draft, broker: int) -> str:
+    """The broker's limit, its target, and how much of the tolerance is kept free for what may come."""
+    scale, margin = draft.scale, float(draft.outlook.margin[broker])
+    kept = f", {points(margin)} kept free" if margin >= WORTH_TELLING else ""
+    return f"{percent(float(scale.limit[broker]))} (target {percent(float(scale.target[broker]))}{kept})"
+
+
+def spread(draft: Draft, peak: Floats) -> float:
+    """max/mean - 1 over the brokers that take part; 0 if nothing is used."""
+    return spread_of(peak[draft.scale.takes_part])
+
+
+def move_of(draft: Draft, step: Step) -> Move:
+    """The step as a move, with its reason."""
+    brokers = draft.model.brokers.ids
+    source, destination = brokers[step.source], brokers[step.destination]
+    return Move(
+        bundle=draft.model.bundles.ids[step.row],
+        source=source,
+        destination=destination,
+        reason=_move_reason(draft, step, source.name, destination.name),
+        stage=step.stage,
+        load=step.load,
+        gain=step.gain,
+        source_before=step.before[0],
+        source_after=step.after[0],
+        destination_before=step.before[1],
+        destination_after=step.after[1],
+        group=step.group,
+    )
+
+
+def _move_reason(draft: Draft, step: Step, source: str, destination: str) -> str:
+    numbers = (
+        f"{source} {percent(step.before[0])} → {percent(step.after[0])}, "
+        f"{destination} {percent(step.before[1])} → {percent(step.after[1])}"
+    )
+    match step.stage:
+        case Stage.POLICY:
+            constraints = draft.model.constraints
+            rule = int(constraints.forbidden[constraints.kind[step.row], step.source])
+            what = f"{constraints.rules[rule]} forbids {source}" if rule >= 0 else "its group is spread better there"
+        case Stage.DRAIN:
+            what = f"{source} is draining"
+        case Stage.OVERLOAD if step.before[0] > draft.scale.overloaded:
+            what = f"{source} is overloaded, above {percent(draft.scale.overloaded)}"
+        case _:
+            what = _imbalance(draft, step, source, destination)
+    return f"{what}: {numbers}"
+
+
+def _imbalance(draft: Draft, step: Step, source: str, destination: str) -> str:
+    if step.before[0] > draft.scale.limit[step.source]:
+        return f"{source} is above its limit of {limit_of(draft, step.source)}"
+    idle = float(draft.scale.idle[step.destination])
+    if step.before[1] < idle:
+        return f"{destination} idles below {percent(idle)}"
+    if step.group:
+        return f"makes room for the other moves of group {step.group}"
+    load = draft.load_of(step.row) * draft.scale.per_load[:, step.source]
+    if float((draft.usage[:, step.source] + load).max()) > draft.scale.limit[step.source]:
+        return f"{source} would end above its limit of {limit_of(draft, step.source)}"
+    return "belongs to a more even plan"

@@ -8,8 +8,7 @@ order within one; here they are sorted by exact usage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -18,8 +17,6 @@ from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
 from loadmanager.strategies.rebalancing.pulsar.shedder import RESTING, Cause, Label, Moves, Outcome
-from statechannel.law.bundle import Bundle
-from statechannel.law.record import BrokerId
 
 Hits = Mapping[str, int]
 """In how many rounds in a row a broker was in a pair that is apart, by incarnation (`host:port#7`)."""
@@ -117,17 +114,3 @@ def _targets(before: Mapping[str, str], model: ClusterModel, moves: Moves) -> Ma
     shown = {str(bundle) for bundle in model.bundles.ids}
     kept = {bundle: target for bundle, target in before.items() if bundle in shown}
     return {**kept, **{str(move.bundle): str(move.destination) for move in moves.made}}
-
-
-def remembered(memory: AvgMemory, bundle: Bundle, brokers: Sequence[BrokerId]) -> BrokerId | None:
-    """AvgShedder's own placement: the bundle's last target if that broker is there, else by a hash (Pulsar: at random).
-
-    None without brokers.
-    """
-    target = memory.targets.get(str(bundle))
-    ordered = sorted(brokers)
-    for each in ordered:
-        if str(each) == target:
-            return each
-    number = int.from_bytes(blake2b(str(bundle).encode(), digest_size=8).digest(), "big")
-    return ordered[number % len(ordered)] if ordered else None

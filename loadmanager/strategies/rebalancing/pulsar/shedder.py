@@ -17,7 +17,7 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags, Floats
+from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, ClusterModel, Flags, Floats, spread_of
 from loadmanager.model.load import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Refused, Stage
@@ -167,8 +167,8 @@ class Moves:
             reason=reason,
             refused=refused,
             counts=dict(sorted(self.counts.items())),
-            spread_before=self._spread(fullest(brokers.used, brokers.capacity, self._settings)),
-            spread_after=self._spread(self.usage),
+            spread_before=spread_of(brokers.fullness(self._settings)[self.participants]),
+            spread_after=spread_of(self.usage[self.participants]),
             memory=memory,
         )
 
@@ -222,11 +222,6 @@ class Moves:
         rows = [source] if destination is None else [source, destination]
         names = self._model.brokers.ids
         return ", ".join(f"{names[row].name} {before[row]:.1%} to {after[row]:.1%}" for row in rows)
-
-    def _spread(self, usage: Floats) -> float:
-        chosen = usage[self.participants]
-        mean = float(chosen.mean()) if len(chosen) else 0.0
-        return float(chosen.max()) / mean - 1 if mean > 0 else 0.0
 
 
 class Label(StrEnum):

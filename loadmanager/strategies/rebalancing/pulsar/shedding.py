@@ -72,7 +72,7 @@ class Shedding:
         return sorted(free, key=lambda bundle: -traffic[bundle])
 
     def unload(self, bundle: int, why: str) -> bool:
-        """Decide to unload the bundle unless a hard rule refuses it; whether it did."""
+        """Decide to unload the bundle unless a hard rule refuses it. Returns True if it did."""
         rule = self.moves.refusal(bundle, None)
         if rule is not None:
             self.moves.counts[rule] += 1

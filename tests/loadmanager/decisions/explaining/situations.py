@@ -12,7 +12,7 @@ from loadmanager.decisions.explaining.situation import Round, Situation
 from loadmanager.model.cluster import ALLOWED, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from tests.loadmanager.decisions.models import broker, bundle, model
 
 A, B, C = (broker(name).name for name in "abc")

@@ -7,12 +7,10 @@ import math
 import msgspec
 import pytest
 
-from loadmanager.decisions.explaining.answer import Change
-from loadmanager.decisions.explaining.bundle import Whereabouts, explain_bundle
+from loadmanager.decisions.explaining.bundle import Change, Whereabouts, explain_bundle
 from loadmanager.decisions.explaining.edits import with_bundles, with_constraints
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.memory import Memory
-from loadmanager.decisions.record import Outcome
+from loadmanager.decisions.record import Memory, Outcome
 from loadmanager.model.cluster import ALLOWED
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, Refused
@@ -214,7 +212,7 @@ def test_a_balanced_bundle_moves_once_its_broker_is_fuller():
 
 
 def test_nothing_is_tried_where_that_takes_too_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("loadmanager.decisions.explaining.changes.TRIED_BUNDLES", 3)
+    monkeypatch.setattr("loadmanager.decisions.explaining.bundle.TRIED_BUNDLES", 3)
     answer = explained(resting(uneven(), 0), 0)
     assert answer.changes
     assert not any(change.tried for change in answer.changes)

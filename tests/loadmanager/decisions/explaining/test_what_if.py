@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 from loadmanager.decisions import codec
-from loadmanager.decisions.explaining.deciding_again import decide, decide_again
+from loadmanager.decisions.codec import given_memory, kept_memory
 from loadmanager.decisions.explaining.situation import Situation
-from loadmanager.decisions.explaining.what_if import Edits, preview, what_if
-from loadmanager.decisions.memory import NOTHING_KEPT, given_memory
-from loadmanager.decisions.record import record_of
+from loadmanager.decisions.explaining.what_if import Edits, decide, decide_again, preview, what_if
+from loadmanager.decisions.record import NOTHING_KEPT, record_of
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.policies.model import IsolationPolicy, NamespacePolicy
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from tests.loadmanager.decisions.explaining.situations import A, B, C, barred, even, resting, silent, situation, uneven
 from tests.loadmanager.decisions.models import NAMESPACE, broker, model
 
@@ -120,7 +119,7 @@ def test_an_anti_affinity_group_is_counted_by_what_was_reported():
     [
         (Edits(remove_brokers=("z:1",)), "there is no broker z:1"),
         (Edits(add_brokers=5_000), "give 0 to 1000"),
-        (Edits(add_brokers=1, capacity={"beer": 1}), "'beer' is no capacity"),
+        (Edits(add_brokers=1, capacity={"beer": 1}), "'beer' is not a capacity"),
         (Edits(add_brokers=1, capacity={"cpu": 0}), "above 0"),
         (Edits(settings={"nonsense": 1}), "there is no setting nonsense"),
         (Edits(settings={"balancing_tolerance": 7}), "balancing_tolerance"),
@@ -227,7 +226,14 @@ def test_a_strategy_that_remembers_decides_the_same_with_what_it_remembered(stra
     for number in range(1, 6):
         decision = STRATEGIES.make(strategy).decide(of, settings, memory)
         written = record_of(
-            f"3.{number}", broker("a"), 1, decision, strategy=strategy, settings=settings, model=of, memory=memory
+            f"3.{number}",
+            broker("a"),
+            1,
+            decision,
+            strategy=strategy,
+            settings=settings,
+            model=of,
+            memory=kept_memory(memory),
         )
         read = codec.decode(codec.encode(written))
         assert not read.memory.lost
@@ -242,7 +248,14 @@ def test_without_its_memory_a_round_can_come_out_otherwise():
     before = strategy.decide(uneven(), settings, None).memory
     decision = strategy.decide(uneven(), settings, before)
     written = record_of(
-        "3.1", broker("a"), 1, decision, strategy="transfer", settings=settings, model=uneven(), memory=before
+        "3.1",
+        broker("a"),
+        1,
+        decision,
+        strategy="transfer",
+        settings=settings,
+        model=uneven(),
+        memory=kept_memory(before),
     )
     assert decide_again(written).same is True
     assert decide_again(msgspec.structs.replace(written, memory=NOTHING_KEPT)).same is False

@@ -61,7 +61,7 @@ def test_a_step_never_goes_beyond_the_factor_nor_past_what_is_wanted(
         ("balancing_tolerance", 0.2, ""),
         ("balancing_tolerance", 0.201, "to 0.2, not"),
         ("balancing_tolerance", "loose", "to 0.2, not"),
-        ("balancing_tolerance", math.nan, "no number"),
+        ("balancing_tolerance", math.nan, "not a number"),
         ("weight_memory", 1.0, ""),
         ("weight_memory", 1.1, "to 1, not"),
         ("balancing_moves_per_round", 150, ""),

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from loadmanager.cluster.fitness import Fitness
-from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.decider import Decider
 from loadmanager.leader.rebalancing.moves import MoveStarter
 from loadmanager.leader.service import DutyExecutor
 from loadmanager.model.policies.model import BrokerPolicy, Policies
@@ -61,7 +61,7 @@ class Cluster:
     async def begin(
         self, *moves: Move, seen: dict[Bundle, int] | None = None, decided_under: int | None = None
     ) -> dict[int, str]:
-        starter = MoveStarter(cast("Deciding", self), cast("DutyExecutor", self))
+        starter = MoveStarter(cast("Decider", self), cast("DutyExecutor", self))
         outcomes = await starter.begin(moves, "1.7", seen, decided_under)
         self.details = {bundle.lo: outcome.detail for bundle, outcome in outcomes.items()}
         return {bundle.lo: outcome.outcome for bundle, outcome in outcomes.items()}

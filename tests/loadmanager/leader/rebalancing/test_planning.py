@@ -21,7 +21,7 @@ from loadmanager.leader.plans.plan import (
     PlannedMove,
     PlanState,
 )
-from loadmanager.leader.rebalancing.planning import Occasion, figures, of_bundles, of_decision, undoing, wave_of
+from loadmanager.leader.plans.proposals import Occasion, figures, of_bundles, of_decision, undoing, wave_of
 from loadmanager.model.cluster import Brokers, Bundles, ClusterModel, unconstrained
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.leader.plans.plan import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
+from loadmanager.leader.plans.proposals import as_move
 from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.plan_runner import whole_groups
-from loadmanager.leader.rebalancing.planning import as_move
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 

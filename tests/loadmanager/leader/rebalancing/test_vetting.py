@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.leader.rebalancing import asking
-from loadmanager.leader.rebalancing.asking import Asking, StrategyFailed
+from loadmanager.leader.rebalancing import decider
+from loadmanager.leader.rebalancing.decider import Asking, StrategyFailed
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Certificate, Decision, Move
 from loadmanager.strategies.rebalancing.strategy import RULE, vetted
@@ -164,7 +164,7 @@ async def test_a_strategy_that_changes_the_model_has_failed():
 async def test_silent_strategy_is_not_waited_for_nor_asked_before_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(asking, "ANSWER_S", 0.05)
+    monkeypatch.setattr(decider, "ANSWER_S", 0.05)
     operating, go_on, calls = Asking(asyncio.to_thread), threading.Event(), []
 
     def slow() -> Decision:

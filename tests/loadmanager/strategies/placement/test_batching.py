@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from loadmanager.strategies.placement.baselines import PowerOfTwo
 from loadmanager.strategies.placement.least_loaded import LeastLoaded, LeastLoadedBatch
 from loadmanager.strategies.placement.placement import Candidate, Given, OneByOne, Placed, begin
-from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.placement.rendezvous import ranks, rendezvous, seeds
+from loadmanager.strategies.registry import PLACEMENTS
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.record import BrokerId
 

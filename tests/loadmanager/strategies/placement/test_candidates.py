@@ -10,7 +10,7 @@ from loadmanager.model.load import BrokerLoadData, usage
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.placement import Candidate, Roster, declined_by
-from loadmanager.strategies.placement.registry import PLACEMENTS
+from loadmanager.strategies.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from loadmanager.strategies.placement.baselines import LeastResourceUsage, PowerOfTwo
 from loadmanager.strategies.placement.placement import Candidate, Given, NoPlace, Placed, Placement
-from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.placement.rendezvous import Rendezvous
+from loadmanager.strategies.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.placement.test_least_loaded import candidate_lists

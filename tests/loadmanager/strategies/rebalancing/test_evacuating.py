@@ -7,7 +7,7 @@ import pytest
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Stage
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, model
 
 UNEVEN = {"a": 0.95, "b": 0.1, "c": 0.1}

@@ -15,7 +15,7 @@ from loadmanager.model.observation import MoveHistory, Observed, cluster_model
 from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, Policies
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable

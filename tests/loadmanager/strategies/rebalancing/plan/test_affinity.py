@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.strategies.rebalancing.plan.affinity import Affinity
+from loadmanager.strategies.rebalancing.plan.eligibility import Affinity
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, model
 
 

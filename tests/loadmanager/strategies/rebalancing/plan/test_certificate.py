@@ -10,7 +10,7 @@ from bench.plan_instances import KINDS, instance
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Certificate, Stage
-from loadmanager.strategies.rebalancing.plan import Plan, program
+from loadmanager.strategies.rebalancing.plan import Plan, exact
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, model
 
 SEEDS = range(12)
@@ -85,7 +85,7 @@ def test_plan_without_solver_skips_the_exact_stage_and_says_what_to_install(
 ) -> None:
     given = instance("unequal", 1, brokers=3, bundles=6)
     whole = Plan().decide(given, WHOLE)
-    monkeypatch.setattr(program, "SOLVER_INSTALLED", False)
+    monkeypatch.setattr(exact, "SOLVER_INSTALLED", False)
     decision = Plan().decide(given, WHOLE)
     assert {move.stage for move in whole.moves} == {Stage.EXACT}
     assert {move.stage for move in decision.moves} == {Stage.BALANCE}

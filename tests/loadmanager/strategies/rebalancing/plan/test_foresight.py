@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadmanager.decisions.memory import given_memory, kept_memory
+from loadmanager.decisions.codec import given_memory, kept_memory
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision

@@ -13,7 +13,7 @@ from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.cover import cover
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.exact import search
-from loadmanager.strategies.rebalancing.plan.objective import EPSILON
+from loadmanager.strategies.rebalancing.plan.scale import EPSILON
 from tests.loadmanager.strategies.rebalancing.plan.random_models import after, plain_model
 
 AT_ONCE = Settings(balancing_budget=1.0, balancing_moves_per_round=100_000)

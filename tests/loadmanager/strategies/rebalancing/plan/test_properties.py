@@ -15,7 +15,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import CANDIDATES_KEPT, Decision, Stage
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
-from loadmanager.strategies.rebalancing.plan.objective import UNEVEN
+from loadmanager.strategies.rebalancing.plan.scale import UNEVEN
 from tests.loadmanager.strategies.rebalancing.plan.random_models import after, plain_model, ruled_model
 
 AT_ONCE = Settings(balancing_budget=1.0, balancing_moves_per_round=100_000)

@@ -11,7 +11,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.draft import Draft
-from loadmanager.strategies.rebalancing.plan.swaps import exchange
+from loadmanager.strategies.rebalancing.plan.stages import exchange
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
 
 AT_ONCE = Settings(balancing_budget=1.0)

@@ -10,7 +10,7 @@ import pytest
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
-from loadmanager.strategies.rebalancing.pulsar.avg import Avg, AvgMemory, remembered
+from loadmanager.strategies.rebalancing.pulsar.avg import Avg, AvgMemory
 from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, SheddingMemory, Threshold, Uniform
 from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
@@ -221,14 +221,7 @@ def test_avg_moves_bytes_where_there_are_too_few_messages() -> None:
 def test_avg_remembers_where_it_sent_what() -> None:
     decision = after(2, pairs())
     assert isinstance(decision.memory, AvgMemory)
-    brokers = [broker(name) for name in "abcd"]
-    for move in decision.moves:
-        assert remembered(decision.memory, move.bundle, brokers) == move.destination
-        other = remembered(decision.memory, move.bundle, brokers[:3])
-        assert other in brokers[:3], "its target is dead: any, by its hash"
-        assert other == remembered(AvgMemory(), move.bundle, list(reversed(brokers[:3])))
-    assert remembered(AvgMemory(), bundle(0), []) is None
-    assert remembered(AvgMemory({}, {}, {str(bundle(0)): "d:6650#1"}), bundle(0), [BrokerId("d:6650", 2)]) is not None
+    assert decision.memory.targets == {str(move.bundle): str(move.destination) for move in decision.moves}
 
 
 def test_a_broker_that_restarted_counts_from_anew() -> None:

@@ -1,23 +1,33 @@
-"""Judges a bundle or a broker by the rules of the plan: whether and where it may move, and what would have to change.
+"""Why a bundle stays: the rule with its numbers for every destination, and what would have to change. Pure.
 
-Uses the plan's filters and objective on the present model. It judges the bundle alone; if the plan moves another bundle
-of the same broker because that fits better, the plan's decision says so.
+For `explain`, one bundle is judged alone by the plan's filters and objective on the present model; if the plan moves
+another bundle of the same broker because that fits better, the plan's decision says so. For a decision, the best
+candidates that a finished draft did not move are listed with the rule that refused each, and others counted by rule.
+Candidates are bundles of the brokers that are still out of tolerance, else of the fullest one. Each is compared with
+its best destination: the one that would be least full with it, rules ignored if they leave none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 
-from loadmanager.model.cluster import FREE, NOWHERE, ClusterModel
-from loadmanager.model.load import RESOURCES
-from loadmanager.settings import Settings
+from loadmanager.model.cluster import FREE, NOWHERE, Flags, Ints
+from loadmanager.strategies.rebalancing.decision import CANDIDATES_KEPT, Candidate, Refused, percent
 from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
-from loadmanager.strategies.rebalancing.plan.eligibility import FULL as BUNDLE_LIMIT
-from loadmanager.strategies.rebalancing.plan.eligibility import ITS_OWN, SPREAD, Refusal
-from loadmanager.strategies.rebalancing.plan.objective import EPSILON
-from loadmanager.strategies.rebalancing.plan.wording import percent
-from statechannel.law.bundle import Bundle
+from loadmanager.strategies.rebalancing.plan.eligibility import (
+    BUNDLE_LIMIT,
+    DRAINING,
+    ITS_OWN,
+    PAUSED,
+    SPREAD,
+    STATES,
+    UNKNOWN,
+    Refusal,
+)
+from loadmanager.strategies.rebalancing.plan.scale import EPSILON
 from statechannel.law.record import BrokerId
 
 WITHIN_TOLERANCE = "owner within tolerance"
@@ -43,91 +53,26 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The judgement of a bundle. Usages are fractions of the fullest resource; above `limit` its owner must give."""
+    """The judgement of a bundle against every other broker."""
 
-    bundle: Bundle
-    owner: BrokerId | None
-    size: float
-    """The fraction of a mean broker that it needs."""
-    owner_usage: float
-    owner_without: float
-    target: float
-    limit: float
-    must: str
-    """Why it must leave its owner ("… forbids a:6650", "a:6650 is draining"); empty if it need not."""
     rule: str
     """The rule that keeps the bundle in place; empty if there is none."""
-    detail: str
     destinations: tuple[Verdict, ...]
     """The allowed destinations by gain, then the others by the usage they would have."""
     best: Verdict | None
     """The best allowed destination; None without one, or if the bundle is kept."""
     changes: tuple[str, ...]
     """What would have to change for the bundle to move; empty if it may move."""
-    summary: str
 
 
-class BrokerJudgement(msgspec.Struct, frozen=True):
-    """The judgement of a broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
-
-    broker: BrokerId
-    takes_part: bool
-    why_not: str
-    usage: tuple[tuple[str, float], ...]
-    peak: float
-    target: float
-    limit: float
-    idle: float
-    excess: float
-    room: float
-    bundles: int
-    movable: int
-    kept: tuple[tuple[str, int], ...]
-    """How many of its bundles each rule keeps."""
-    summary: str
-
-
-def judge(model: ClusterModel, settings: Settings, row: int) -> Judgement:
-    """Judge the bundle in this row of the model, against every broker."""
-    return judge_in(Draft(model, settings), row)
-
-
-def judge_in(draft: Draft, row: int) -> Judgement:
-    """As `judge`, with an existing draft, for several bundles of one model."""
-    model = draft.model
-    source = int(model.bundles.owner[row])
+def judge(draft: Draft, row: int) -> Judgement:
+    """Judge the bundle in this row of the draft's model."""
+    source = int(draft.model.bundles.owner[row])
     kept = draft.eligibility.keeps(row)
     verdicts = () if source == NOWHERE else _verdicts(draft, row, source)
-    must = "" if source == NOWHERE or kept is not None else must_go(draft, row, source)
     best = verdicts[0] if verdicts and verdicts[0].allowed and kept is None else None
     changes = () if best is not None else tuple(_changes(draft, row, source, kept, verdicts))
-    return Judgement(
-        bundle=model.bundles.ids[row],
-        owner=None if source == NOWHERE else model.brokers.ids[source],
-        size=float(draft.size[row]),
-        owner_usage=0.0 if source == NOWHERE else float(draft.peak[source]),
-        owner_without=0.0 if source == NOWHERE else draft.peak_without(source, row),
-        target=0.0 if source == NOWHERE else float(draft.scale.target[source]),
-        limit=0.0 if source == NOWHERE else float(draft.scale.limit[source]),
-        must=must,
-        rule="" if kept is None else kept.rule,
-        detail="" if kept is None else kept.detail,
-        destinations=verdicts,
-        best=best,
-        changes=changes,
-        summary=_summary(must, kept, best, verdicts),
-    )
-
-
-def must_go(draft: Draft, row: int, source: int) -> str:
-    """Why the bundle can't stay where it is; empty if it can."""
-    name = draft.model.brokers.ids[source].name
-    if draft.eligibility.drained[row]:
-        return f"{name} is draining"
-    if draft.eligibility.misplaced[row]:
-        constraints = draft.model.constraints
-        return f"{constraints.rules[int(constraints.forbidden[constraints.kind[row], source])]} forbids {name}"
-    return ""
+    return Judgement("" if kept is None else kept.rule, verdicts, best, changes)
 
 
 def refusal(draft: Draft, row: int, source: int, destination: int) -> Refusal | None:
@@ -164,6 +109,7 @@ def no_gain(draft: Draft, row: int, source: int, destination: int, after: float)
 
 def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
     after = draft.peaks_with(row).tolist()
+    must_go = draft.eligibility.drained[row] or draft.eligibility.misplaced[row]
     verdicts: list[Verdict] = []
     for destination, broker in enumerate(draft.model.brokers.ids):
         if destination == source:
@@ -172,7 +118,7 @@ def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
         gain = draft.gain(row, source, destination)
         if refused is None and gain <= EPSILON:
             refused = no_gain(draft, row, source, destination, after[destination])
-        if refused is None and after[destination] > FULL and not must_go(draft, row, source):
+        if refused is None and after[destination] > FULL and not must_go:
             refused = Refusal(NO_ROOM, f"{broker.name} would use {percent(after[destination])}")
         rule, detail = ("", "") if refused is None else (refused.rule, refused.detail)
         verdicts.append(Verdict(broker, refused is None, rule, detail, gain, after[destination]))
@@ -233,64 +179,98 @@ def _extra_usage(draft: Draft, row: int, source: int, destination: int) -> float
     return high
 
 
-def _summary(must: str, kept: Refusal | None, best: Verdict | None, verdicts: tuple[Verdict, ...]) -> str:
-    if kept is not None:
-        return f"It stays: {kept.rule} ({kept.detail})."
-    if best is not None:
-        why = f"It must go, because {must}" if must else "It may go"
-        return f"{why}; best to {best.destination.name}, which would then use {percent(best.usage_after)}."
-    if must:
-        return f"It must go, because {must}, but no broker may take it."
-    if not verdicts:
-        return "It stays: there is no other broker."
-    return f"It stays: {verdicts[0].rule} ({verdicts[0].detail})."
+LOOKED_AT = 40
+NOT_NEEDED = "not needed"
+NO_PLACE = "no place"
+"""A rule or a drain sends the bundle away, and no broker may take it."""
+ROUND_FULL = "budget of the round"
 
 
-def judge_broker(model: ClusterModel, settings: Settings, row: int) -> BrokerJudgement:
-    """Judge the broker in this row of the model."""
-    draft = Draft(model, settings)
-    scale, brokers = draft.scale, model.brokers
-    mine = np.flatnonzero(model.bundles.owner == row)
-    reasons = [draft.eligibility.keeps(int(bundle)) for bundle in mine]
-    rules = [each.rule for each in reasons if each is not None]
-    takes_part = bool(scale.takes_part[row])
-    peak, limit = float(draft.peak[row]), float(scale.limit[row])
-    why_not = _why_not(model, row)
-    return BrokerJudgement(
-        broker=brokers.ids[row],
-        takes_part=takes_part,
-        why_not=why_not,
-        usage=tuple((RESOURCES[d], float(scale.usage[at, row])) for at, d in enumerate(scale.resources)),
-        peak=peak,
-        target=float(scale.target[row]),
-        limit=limit if takes_part else 0.0,
-        idle=float(scale.idle[row]),
-        excess=draft.over(row) if takes_part else 0.0,
-        room=max(0.0, limit - peak) if takes_part else 0.0,
-        bundles=int(brokers.bundles[row]),
-        movable=len(mine) - len(rules),
-        kept=tuple((rule, rules.count(rule)) for rule in sorted(set(rules))),
-        summary=_broker_summary(draft, row, why_not),
+def refused_brokers(draft: Draft) -> tuple[Refused, ...]:
+    """The brokers that take no part."""
+    brokers = draft.model.brokers
+    columns = ((PAUSED, brokers.paused), (DRAINING, brokers.draining), (UNKNOWN, ~brokers.known))
+    rows = np.flatnonzero(~draft.scale.takes_part).tolist()
+    rules = [next(rule for rule, column in columns if column[row]) for row in rows]
+    return tuple(
+        Refused(str(brokers.ids[row]), rule, f"{brokers.bundles[row]} bundles")
+        for row, rule in zip(rows, rules, strict=True)
     )
 
 
-def _why_not(model: ClusterModel, row: int) -> str:
-    brokers = model.brokers
-    if brokers.paused[row]:
-        return "it is paused: automatic decisions leave it alone"
-    if brokers.draining[row]:
-        return "it is draining: it gives everything away and takes nothing"
-    return "" if brokers.known[row] else "it has no fresh load data: it neither gives nor takes by load"
+def candidates_of(draft: Draft) -> tuple[tuple[Candidate, ...], Mapping[str, int]]:
+    """The best candidates that were not moved, and how many other bundles each rule kept."""
+    focus = _focus(draft)
+    looked_at = _looked_at(draft, focus)
+    candidates = [each for row in looked_at.tolist() if (each := _candidate(draft, row)) is not None]
+    candidates.sort(key=lambda each: -each.gain)
+    kept = tuple(candidates[:CANDIDATES_KEPT])
+    counts: dict[str, int] = {}
+    for each in candidates[CANDIDATES_KEPT:]:
+        counts[each.rule] = counts.get(each.rule, 0) + 1
+    for rule, count in _others(draft, focus, looked_at):
+        counts[rule] = counts.get(rule, 0) + count
+    return kept, {rule: count for rule, count in counts.items() if count}
 
 
-def _broker_summary(draft: Draft, row: int, why_not: str) -> str:
-    name, scale = draft.model.brokers.ids[row].name, draft.scale
-    if why_not:
-        return f"{name} takes no part: {why_not}."
-    peak, limit, target = float(draft.peak[row]), float(scale.limit[row]), float(scale.target[row])
-    against = f"uses {percent(peak)}, target {percent(target)}, limit {percent(limit)}"
-    if draft.over(row):
-        return f"{name} {against}: {percent(peak - limit)} must go."
-    if peak < scale.idle[row]:
-        return f"{name} {against}: it idles below {percent(float(scale.idle[row]))} and should get more."
-    return f"{name} {against}: it is within tolerance."
+def _focus(draft: Draft) -> Flags:
+    """The brokers whose bundles are candidates."""
+    chosen = np.zeros(len(draft.peak), np.bool_)
+    hot = draft.hot()
+    if not hot and draft.scale.takes_part.any():
+        hot = [int(np.where(draft.scale.takes_part, draft.peak, -1.0).argmax())]
+    chosen[hot] = True
+    return chosen
+
+
+def _looked_at(draft: Draft, focus: Flags) -> Ints:
+    rows = [draft.all_holdings.of(broker) for broker in np.flatnonzero(focus).tolist()]
+    mine = draft.untaken(np.concatenate(rows) if rows else np.zeros(0, np.int64))
+    if len(mine) > LOOKED_AT:
+        mine = mine[np.argpartition(-draft.size[mine], LOOKED_AT)[:LOOKED_AT]]
+    return mine[np.lexsort((mine, -draft.size[mine]))]
+
+
+def _candidate(draft: Draft, row: int) -> Candidate | None:
+    source = int(draft.model.bundles.owner[row])
+    destination, after = draft.destination(row, source)
+    if destination == NOWHERE:
+        nearest = draft.coldest(source, 1) or [other for other in range(len(draft.peak)) if other != source][:1]
+        if not nearest:
+            return None
+        destination, after = nearest[0], float(draft.peaks_with(row)[nearest[0]])
+    gain = draft.gain(row, source, destination)
+    why = draft.eligibility.keeps(row) or refusal(draft, row, source, destination)
+    if why is None and gain > EPSILON:
+        why = _not_taken(draft, row)
+    elif why is None:
+        why = no_gain(draft, row, source, destination, after)
+    ids, brokers = draft.model.bundles.ids, draft.model.brokers.ids
+    return Candidate(ids[row], brokers[source], brokers[destination], gain, why.rule, why.detail)
+
+
+def _not_taken(draft: Draft, row: int) -> Refusal:
+    if draft.moves_left == 0:
+        return Refusal(ROUND_FULL, f"{draft.settings.balancing_moves_per_round} moves are made in a round")
+    if not draft.affords(float(draft.size[row])):
+        return Refusal(ROUND_FULL, f"{draft.settings.balancing_budget:.0%} of the cluster's load move in a round")
+    return Refusal(NOT_NEEDED, "other moves serve better")
+
+
+def _others(draft: Draft, focus: Flags, looked_at: Ints) -> list[tuple[str, int]]:
+    """Rules and counts of the bundles that were not examined one by one."""
+    state = draft.eligibility.state
+    rest = np.ones(len(state), np.bool_)
+    rest[looked_at] = False
+    rest &= ~draft.taken
+    leaving = rest & (draft.eligibility.misplaced | draft.eligibility.drained)
+    rest &= ~leaving
+    counts = np.bincount(state[rest], minlength=len(STATES)).tolist()
+    free = rest & (state == len(STATES) - 1)
+    on_focus = int(np.count_nonzero(free & focus[draft.model.bundles.owner])) if draft.hot() else 0
+    return [
+        *zip(STATES[:-1], counts[:-1], strict=True),
+        (NOT_NEEDED, on_focus),
+        (WITHIN_TOLERANCE, counts[-1] - on_focus),
+        (NO_PLACE if draft.moves_left else ROUND_FULL, int(np.count_nonzero(leaving))),
+    ]

@@ -1,28 +1,48 @@
-"""The shell of an owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours.
+"""An owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours, and tells of it.
 
-The channel shows the result of a split, whoever asked for it: children inherit the load of their parent, and if the
-owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of hits and since when
-bundles are cold; it starts them anew, which only delays its next splits and merges.
+The channel shows the result of every split, not only of those asked for here: children inherit the load of their
+parent, and if the owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of
+hits and since when bundles are cold; it counts again from zero, which only delays its next splits and merges.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
+from prometheus_client.metrics_core import Metric
 
-from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.model.boundaries import NoCuts
+from loadmanager.model.families import counter, counters, gauge, gauges
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.model.policies.effective import Ruling
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
 from loadmanager.settings.choices import Algorithm
 from loadmanager.strategies.splitting.cuts import Bounds, Cuts, Inheritance, automatic_cuts, divide, estimated
-from loadmanager.strategies.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
-from loadmanager.strategies.splitting.splits import Cause, Hot, Kept, View, decide_splits, judge, worth_averaging
+from loadmanager.strategies.splitting.merging import (
+    Cold,
+    Merge,
+    MergeDecision,
+    MergeView,
+    decide_merges,
+    why_not_merged,
+)
+from loadmanager.strategies.splitting.splits import (
+    Cause,
+    Hot,
+    Kept,
+    Rule,
+    SplitDecision,
+    View,
+    decide_splits,
+    judge,
+    worth_averaging,
+)
 from statechannel.errors import StateChannelError
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Subject
@@ -30,6 +50,72 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition, Unknown
 from statechannel.runtime.channel import Channel
 from statechannel.runtime.tasks import Blocking
+
+EVENTS_KEPT = 200
+
+
+class What(StrEnum):
+    """What happened."""
+
+    SPLIT = "split"
+    NOT_SPLIT = "not split"
+    MERGED = "merged"
+    NOT_MERGED = "not merged"
+    SPREAD = "spread"
+    KEPT = "kept"
+    """A child of a split stays with its owner."""
+    QUARANTINED = "quarantined"
+    TRIED = "given out alone"
+    """A locked bundle is tried again."""
+    LET_GO = "let go"
+    """Its lock has ended: it harms no broker any more."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event: its time by the wall clock, the bundle, and why in words."""
+
+    at_ms: int
+    what: What
+    bundle: str
+    why: str
+
+
+class Journal:
+    """The journal of one incarnation. `splits` counts by label and reason, as Pulsar's `SplitCounter` does."""
+
+    def __init__(self, wall_ms: Callable[[], int], note: Callable[[str], None]) -> None:
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.splits: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[What] = Counter()
+        self.looks = 0
+        self.looked_ms = 0
+        self.idle = "nobody has looked yet"
+        """Why the last look decided nothing; empty if it did decide."""
+        self.split_decision: SplitDecision | None = None
+        self.merge_decision: MergeDecision | None = None
+        self._wall_ms = wall_ms
+        self._note = note
+
+    def looked(self, splits: SplitDecision, merges: MergeDecision) -> None:
+        """Keep the decisions of a look at all bundles."""
+        self.looks += 1
+        self.looked_ms = self._wall_ms()
+        self.idle = ""
+        self.split_decision, self.merge_decision = splits, merges
+
+    def did_not_look(self, why: str) -> None:
+        """A look was due, but could not decide anything."""
+        self.looked_ms = self._wall_ms()
+        self.idle = why
+        self.split_decision = self.merge_decision = None
+
+    def happened(self, what: What, bundle: object, why: str, *, quietly: bool = False) -> None:
+        """Keep an event; unless `quietly`, also note it at once."""
+        self.counts[what] += 1
+        self.events.append(Event(self._wall_ms(), what, str(bundle), why))
+        if not quietly:
+            self._note(f"{bundle} {what}: {why}")
+
 
 REPORTS_AWAITED = 3
 """For how many reports at least children keep their inherited load, so that the leader hears of it."""
@@ -279,3 +365,21 @@ class Reshaper:
             why = f"{why}: {begun.cuts.why}"
         self.journal.splits["Success", cause] += 1
         self.journal.happened(What.SPLIT, bundle, f"into {len(children)} parts: {why}")
+
+
+def splitting_metrics(journal: Journal, suspects: int, locked: int) -> Iterator[Metric]:
+    """All metrics. `suspects` and `locked`: how many bundles there are of each now."""
+    splits = {(end, cause.value): journal.splits[end, cause] for end in ("Success", "Failure") for cause in Cause}
+    yield counters("splits", "Splits of this broker's bundles", ("result", "reason"), splits)
+    yield counter("merges", "Merges that this broker began", journal.counts[What.MERGED])
+    yield counter("children_spread", "Children of splits that this broker moved as leader", journal.counts[What.SPREAD])
+    yield counter(
+        "bundles_quarantined", "Bundles that this broker locked up as leader", journal.counts[What.QUARANTINED]
+    )
+    yield counter("bundles_tried", "Trials of locked bundles", journal.counts[What.TRIED])
+    yield counter("bundles_let_go", "Locked bundles that it let go by itself", journal.counts[What.LET_GO])
+    kept = journal.split_decision.counts if journal.split_decision is not None else {}
+    stay = {rule.value: kept.get(rule, 0) for rule in Rule}
+    yield gauges("bundles_not_split", "By the last look, by rule", "rule", stay)
+    yield gauge("bundles_suspect", "Two or more brokers in a row were lost with them", suspects)
+    yield gauge("bundles_locked", "In quarantine at present, by leaders and people", locked)

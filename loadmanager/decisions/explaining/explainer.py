@@ -13,17 +13,23 @@ from typing import Any, Protocol
 import msgspec
 
 from loadmanager.channel.replay_queue import ReplayQueue
-from loadmanager.decisions.errors import BadDecision
-from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
-from loadmanager.decisions.explaining.broker import explain_broker
-from loadmanager.decisions.explaining.bundle import explain_bundle
-from loadmanager.decisions.explaining.deciding_again import Again, decide, decide_again
-from loadmanager.decisions.explaining.reading import ChannelReader
+from loadmanager.decisions.codec import BadDecision, kept_memory
+from loadmanager.decisions.explaining.broker import BrokerAnswer, explain_broker
+from loadmanager.decisions.explaining.bundle import BundleAnswer, explain_bundle
 from loadmanager.decisions.explaining.situation import Situation, situation_of
-from loadmanager.decisions.explaining.what_if import Edits, Preview, WhatIf, preview, what_if
+from loadmanager.decisions.explaining.what_if import (
+    Again,
+    Edits,
+    Preview,
+    WhatIf,
+    decide,
+    decide_again,
+    preview,
+    what_if,
+)
+from loadmanager.decisions.explaining.whereabouts import ChannelReader
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.decisions.memory import NOTHING_KEPT, kept_memory
-from loadmanager.decisions.record import DecisionRecord, Summary
+from loadmanager.decisions.record import NOTHING_KEPT, DecisionRecord, Summary
 from loadmanager.errors import Gone, Invalid, NotFound
 from loadmanager.model.policies.model import Policy
 from loadmanager.strategies.rebalancing.decision import Decision

@@ -25,11 +25,9 @@ from loadmanager.leader.plans.plan import (
     where,
 )
 from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
-from loadmanager.leader.rebalancing.limits import grouped
-from loadmanager.model.cluster import ClusterModel
-from loadmanager.model.load import weights_of
+from loadmanager.model.cluster import ClusterModel, spread_of
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage, grouped
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
@@ -72,6 +70,7 @@ def of_decision(
     moves, left_out = _planned(decision.moves, table)
     if not moves:
         raise Conflict(f"there is nothing to move: {decision.reason}")
+    touched = {broker.name for move in moves for broker in (move.source, move.destination) if broker is not None}
     return Plan(
         id=occasion.id,
         kind=PlanKind.BALANCE,
@@ -82,7 +81,7 @@ def of_decision(
         reason=occasion.reason or decision.reason,
         strategy=settings.balancing_strategy,
         cause=occasion.cause,
-        before=figures(model, settings, _touched(moves)),
+        before=figures(model, settings, touched),
         predicted=Figures(_predicted(moves), _finite(decision.spread_after)),
         certificate=decision.certificate,
         left_out=left_out,
@@ -96,7 +95,7 @@ def of_bundles(
     wave: int,
     forbids: Callable[[Bundle, BrokerId], str],
 ) -> Plan:
-    """A plan that moves all these bundles to one broker, or to nobody. Raises Conflict if none can go."""
+    """A plan that moves all these bundles to one broker, or unloads them. Raises Conflict if none can go."""
     moves: list[PlannedMove] = []
     left_out: dict[str, str] = {}
     room = Room(MOVES_A_PLAN)
@@ -207,16 +206,13 @@ def verified(plan: Plan, table: OwnershipTable, at_ms: int, actual: Figures | No
 
 def figures(model: ClusterModel, settings: Settings, names: Iterable[str]) -> Figures:
     """Usages of these brokers, if their load is known; and the spread over all brokers with known load."""
-    weights = weights_of(settings).row
     brokers = model.brokers
-    fullest = (brokers.used / brokers.capacity * weights).max(axis=1, initial=0.0)
+    fullest = brokers.fullness(settings)
     wanted = set(names)
     usages = {
         b.name: float(fullest[row]) for row, b in enumerate(brokers.ids) if brokers.known[row] and b.name in wanted
     }
-    taking_part = fullest[brokers.known & ~brokers.draining]
-    mean = float(taking_part.mean()) if len(taking_part) else 0.0
-    return Figures(usages, float(taking_part.max()) / mean - 1 if mean > 0 else 0.0)
+    return Figures(usages, spread_of(fullest[brokers.known & ~brokers.draining]))
 
 
 def as_move(plan: Plan, move: PlannedMove) -> Move:
@@ -284,10 +280,6 @@ def _predicted(moves: Sequence[PlannedMove]) -> Mapping[str, float]:
         if move.destination is not None:
             usages[move.destination.name] = move.destination_after
     return usages
-
-
-def _touched(moves: Sequence[PlannedMove]) -> set[str]:
-    return {b.name for move in moves for b in (move.source, move.destination) if b is not None}
 
 
 def _finite(value: float) -> float:

@@ -1,20 +1,22 @@
-"""Reads a bundle's place at a moment, and its last records, from the channel.
+"""Reads a bundle's place at a moment, and how it came there, from the channel's records.
 
 Replays the channel from the newest snapshot that covers enough, and from further back only if that shows nothing.
 """
 
 from __future__ import annotations
 
-from loadmanager.channel.bundle_history import Collector
+import re
+from collections.abc import Iterable
+
+from loadmanager.channel.bundle_history import Collector, Entry
 from loadmanager.channel.replay_queue import ReplayQueue
-from loadmanager.decisions.explaining.bundle import Whereabouts
-from loadmanager.decisions.explaining.story import story
+from loadmanager.decisions.explaining.bundle import Event, Whereabouts, listed
 from loadmanager.errors import Gone, Unavailable
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
-from statechannel.runtime.replay import Replay
 
 RECORDS_READ = 40
 LOOKED_BACK_MS = 3_600_000
@@ -55,7 +57,10 @@ class ChannelReader:
         collector = Collector(bundle, RECORDS_READ)
         await replay.open(before=begin)
         if until is not None and replay.begin > until:
-            raise Gone(_too_late(replay, partition, until))
+            raise Gone(
+                f"the channel's records of that time are not kept any more: partition {partition} begins at offset "
+                f"{replay.begin}, and that was offset {until} (log_retention_s)"
+            )
         async for folded in replay.run(until=until):
             collector.take(folded)
         entry = replay.table.get(bundle)
@@ -71,8 +76,60 @@ class ChannelReader:
         )
 
 
-def _too_late(replay: Replay, partition: int, until: int) -> str:
-    return (
-        f"the channel's records of that time are not kept any more: partition {partition} begins at offset "
-        f"{replay.begin}, and that was offset {until} (log_retention_s)"
+EVENTS_TOLD = 5
+
+_TOLD = frozenset(Action) - {
+    Action.RETURN, Action.READY, Action.NOOP, Action.LEAD, Action.GENESIS, Action.RETIRE, Action.AMEND, Action.AGREE,
+}  # fmt: skip
+_DECISION = re.compile(r"\d{1,18}\.\d{1,18}", re.ASCII)
+
+
+def story(entries: Iterable[Entry]) -> tuple[Event, ...]:
+    """Its last events, newest first, from its history, newest first."""
+    # `return` and `ready` only complete a step that others asked for
+    told = [each for each in entries if each.accepted and each.action in _TOLD]
+    return tuple(
+        Event(each.appended_ms, _text(each), each.cause if _DECISION.fullmatch(each.cause) else "", each.reason)
+        for each in told[:EVENTS_TOLD]
     )
+
+
+def _text(entry: Entry) -> str:
+    by, to, owner = _author(entry), _name(entry.target or entry.to or ""), _name(entry.owner or "")
+    match entry.action:
+        case Action.OWN:
+            return f"assigned to {owner or to} by {by}"
+        case Action.TRANSFER:
+            return f"transfer from {owner or 'its owner'} to {to} begun by {by}"
+        case Action.UNLOAD:
+            return f"unloaded from {owner or 'its owner'} by {by}"
+        case Action.RELEASE:
+            return f"released by {by}" + (f", now at {owner}" if owner else f" to {to}" if to else "")
+        case Action.REVOKE:
+            return f"revoked from {owner or 'its owner'} by {by}"
+        case Action.CANCEL:
+            return f"{entry.before.value if entry.before else 'what was under way'} called off by {by}"
+        case Action.CREATE | Action.MERGE if entry.parents:
+            return f"made from {listed([each.range for each in entry.parents])} by {by}"
+        case Action.CREATE | Action.MERGE:
+            return f"became {listed([each.range for each in entry.children])} by {by}"
+        case Action.CREATE_NAMESPACE:
+            return f"made with its namespace by {by}"
+        case Action.DELETE_NAMESPACE:
+            return f"deleted with its namespace by {by}"
+        case _:
+            return f"{entry.action.value} by {by}"
+
+
+def _author(entry: Entry) -> str:
+    match entry.role:
+        case Role.LEADER:
+            return f"the leader {_name(entry.actor)} (term {entry.epoch})"
+        case Role.ADMIN:
+            return f"an administrator at {_name(entry.actor)}"
+        case Role.BROKER:
+            return _name(entry.actor)
+
+
+def _name(actor: str) -> str:
+    return actor.rpartition("#")[0] or actor
