@@ -19,6 +19,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+SUSPENDED_S = 0.5
+"""To ask for a record takes 0.1 s: a process for which it took longer did not run."""
+
 Stopped = Callable[[], bool]
 Assigned = Callable[[Iterable[int]], None]
 Reading = Iterator[Message | None]
@@ -35,12 +38,14 @@ def main() -> None:
     reading = {"ours": ours, "rocketmq": rocketmq}.get(told["protocol"], plain)
     printing, pace = Printing(told.get("gather_s", 0.0)), Pace(told.get("held_s") or told.get("rate_s", 0.0))
     signal.signal(signal.SIGUSR1, lambda *_: pace.bound(told["rate_s"]))
+    asked_s = time.time()
     for message in reading(told, lambda: bool(stopped), printing.assigned):
         if message is None:
             printing.flush()
         else:
-            printing.read(message)
+            printing.read(message, asked_s)
             pace.wait()
+        asked_s = time.time()
     printing.flush()
 
 
@@ -58,9 +63,12 @@ class Printing:
         if found := list(partitions):
             print(f"assigned {time.time():.4f}", *found, flush=True)
 
-    def read(self, message: Message) -> None:
-        """One record."""
+    def read(self, message: Message, asked_s: float) -> None:
+        """One record, asked for at this time. If the process was suspended since, that time counts: it wakes with a
+        record that it was given in time, and asks for the next one in vain."""
         partition, offset, now_s = message.partition() or 0, message.offset() or 0, time.time()
+        if now_s - asked_s > SUSPENDED_S:
+            now_s = asked_s
         run = self._runs.get(partition)
         if run is not None and run[1] + run[2] == offset and now_s - run[0] < self._gather_s:
             self._runs[partition] = (run[0], run[1], run[2] + 1, now_s)

@@ -84,6 +84,8 @@ class Membership:
             return self.lose()
         if self.epoch and answer.epoch != self.epoch:
             return self.lose()
+        if answer.revision < self.revision:
+            return Change()  # its heartbeat overtook an earlier one: what was given up since may be another member's
         self.epoch = answer.epoch
         if answer.lease_ms:
             self._until_ms = tuple(at_ms + answer.lease_ms for at_ms in sent_ms)

@@ -21,14 +21,14 @@ it, and only then sends answers. A coordinator that learns that its token is not
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Self
+from math import inf
+from typing import NamedTuple, Self
 
 import msgspec
 
 from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
-from loadmanager.consumers.coordinator.measures import Change, Measures, named
+from loadmanager.consumers.coordinator.measures import Measures, named
 from loadmanager.consumers.coordinator.member import Member
 from loadmanager.consumers.coordinator.messages import VERSIONS, Answer, Beat, Refusal, View, Why, check
 from loadmanager.consumers.coordinator.records import (
@@ -50,7 +50,6 @@ from loadmanager.consumers.coordinator.targets import (
     NEAR,
     NEARBY,
     WEIGHTED,
-    Planned,
     Situation,
     Targets,
     check_settings,
@@ -59,9 +58,41 @@ from loadmanager.consumers.coordinator.targets import (
 )
 from statechannel.law.record import Token
 
+LARGE = 1_000
+"""Members and partitions of a group that is divided, or restored, on a thread: 1,000 take up to 10 ms, 100,000 a
+second and more."""
+
+
+class Event(NamedTuple):
+    """Why a group is to be divided again. It counts as a rebalance only if something moves, unless `always`. The newest
+    weights count only if `weigh`; `if_uneven`: only if by them one member has too much to read."""
+
+    why: str
+    always: bool
+    weigh: bool
+    if_uneven: bool = False
+
+
+class Division(NamedTuple):
+    """Who should read what after some events, by these settings; `changed` of it, in an order in which members are told
+    one after the other."""
+
+    events: tuple[Event, ...]
+    settings: Settings
+    weights: Mapping[Partition, float] | None
+    targets: Targets
+    changed: list[Partition]
+    view: View | None = None
+    claims: Claims | None = None
+
 
 class Group:
-    """One group, at the owner of its bundle."""
+    """One group, at the owner of its bundle.
+
+    A small group is divided again with each event by which that may change. A `large` one is when the shell does so:
+    it has `plan()` computed on a thread, gives the result to `take`, and has it carried out by `place`. Until then who
+    should read what stays as it is, without members that are gone.
+    """
 
     def __init__(
         self,
@@ -87,6 +118,18 @@ class Group:
         self._weighed: Mapping[Partition, float] | None = None
         """The weights by which it was last decided who should read what: members' records have them."""
         self._targets = Targets(self.settings.strategy, {})
+        self.large: float = LARGE
+        self._events: list[Event] = []
+        """Those that the division does not know yet."""
+        self._is_planned = False
+        """A division is being computed."""
+        self._to_place: list[Partition] = []
+        """What is left to be placed of the last division; `_rebalance` measures that, if it counts as one."""
+        self._rebalance: int | None = None
+        self._skipped: set[Partition] = set()
+        """Free, but given to a member that is gone, or to one that does not read it any more."""
+        self._to_write: dict[str, None] = {}
+        """Members whose records become due after that."""
         self._view: View | None = None
         """Where members divide the partitions: what they do it by in this generation."""
         self._claims = Claims({}, {})
@@ -114,6 +157,7 @@ class Group:
         found = records.get("")
         own = found if isinstance(found, GroupRecord) else GroupRecord()
         group = cls(name, own.settings, wall_offset_ms, own.rebalances)
+        group.large = inf  # this is on a thread already
         epochs = [record.epoch for record in records.values() if isinstance(record, MemberRecord)]
         group.generation = max(own.generation, *epochs, 0)
         for member, record in records.items():
@@ -131,6 +175,7 @@ class Group:
         group._due = dict.fromkeys(group._members or ("",))
         if group._members:
             group._retarget("another coordinator began", now_ms, always=False)
+        group.large = LARGE
         return group
 
     # --- events
@@ -206,8 +251,9 @@ class Group:
             self.settings = settings
             self._targets = self._targets.by(settings.strategy)
             for name, member in self._members.items():
-                member.claim = None
-                self._due[name] = None
+                if member.claim is not None:
+                    member.claim = None
+                    self._to_write[name] = None
             self._retarget(why, now_ms, weigh=True)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
@@ -215,30 +261,14 @@ class Group:
         self._weights = weights
         self._retarget("asked for" if weights is None else "asked for, by lag", now_ms, weigh=True)
 
-    def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> bool:
-        """Know what the partitions weigh from now on. Whether the group was divided anew for that."""
-        plan = self.weighing(weights)
-        return plan is not None and self.weighed(plan(), now_ms)
-
-    def weighing(self, weights: Mapping[Partition, float]) -> Callable[[], Planned] | None:
-        """Know what the partitions weigh from now on. How the group would be divided anew, to be computed on any
-        thread; None if something moves, or if no member has much more to read than the others."""
+    def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> None:
+        """Know what the partitions weigh from now on. If nothing moves, and one member has much more to read than the
+        others, the group is divided again for that; that counts only if something moves then."""
         self._weights = weights
-        if self.settings.mode is Mode.CLIENT or self.settings.strategy != WEIGHTED:
-            return None
-        moves = any(self._targets.of(each) != holder for each, holder in self._holders.items())
-        if moves or not is_uneven(weights, self._holders, self.members):
-            return None
-        situation = msgspec.structs.replace(self._situation(), weights=weights)
-        return partial(self._targets.plan(situation), self.generation)
-
-    def weighed(self, planned: Planned, now_ms: int) -> bool:
-        """Divide the group so, unless something else has changed meanwhile, or that moves nothing. Whether it was."""
-        if planned.generation != self.generation or planned.target == self._targets.all():
-            return False
-        self._weights = planned.situation.weights
-        self._retarget("one member had too much to read", now_ms, weigh=True, planned=planned)
-        return True
+        moves = any(member.revoked for member in self._members.values())
+        if self.settings.mode is Mode.SERVER and self.settings.strategy == WEIGHTED and not (moves or self.is_divided):
+            self._events.append(Event("one member had too much to read", always=False, weigh=True, if_uneven=True))
+            self._divide(now_ms)
 
     def withhold(self, partitions: Collection[Partition], now_ms: int) -> None:
         """Nobody may read these until they are given back; who holds one is told to give it up. Another coordinator
@@ -415,7 +445,7 @@ class Group:
             assert all(told <= member.revision for told in (*member.granted.values(), *member.revoked.values()))
         for partition, wanted in self._targets.all().items():
             is_held = partition in self._holders or partition in self._withheld or self.is_unsettled(partition)
-            assert is_held, f"{wanted} waits for {partition}"
+            assert is_held or self.is_divided, f"{wanted} waits for {partition}"
 
     # --- steps
 
@@ -444,7 +474,12 @@ class Group:
                 member.claim = claim
                 self._due[name] = None
                 asked = self._claims.put(name, self._valid(name, claim))
-                self._decided(f"{named([name])} claims", self._by_claims(asked), now_ms, always=False)
+                readers = {each: self._claims.reader(each, self._targets.of(each)) for each in asked}
+                changed = self._targets.move(readers)
+                if changed:
+                    rebalance = self._begin(f"{named([name])} claims", now_ms)
+                    self._carry_out(rebalance, changed, now_ms)
+                    self.measures.complete(rebalance, now_ms)
         self._place(freed, now_ms)
 
     def _drop(self, names: Iterable[str], why: str, now_ms: int) -> None:
@@ -467,53 +502,124 @@ class Group:
     def _situation(self) -> Situation:
         return Situation(self.members, self._known_topics(), self._weighed, self._racks, self.settings.config)
 
-    def _retarget(
-        self, why: str, now_ms: int, *, always: bool = True, weigh: bool = False, planned: Planned | None = None
-    ) -> None:
+    def _retarget(self, why: str, now_ms: int, *, always: bool = True, weigh: bool = False) -> None:
         """Something changed by which it is decided who should read what. Only if `weigh` the newest weights count: by
-        those of the last time a member that comes or goes costs little, and moves little.
+        those of the last time a member that comes or goes costs little, and moves little."""
+        self._events.append(Event(why, always, weigh))
+        self._view = None
+        if not self._divide(now_ms):
+            self.generation += 1
+            self._due[""] = None
 
-        `planned`: how it was decided already, for this situation."""
+    def _divide(self, now_ms: int) -> bool:
+        """At once, if the group is small. Returns whether it was."""
+        size = len(self._members) + max(len(self._targets.all()), sum(self._known_topics().values()))
+        plan = self.plan() if size <= self.large else None
+        if plan is None:
+            return False
+        self.take(plan(), now_ms)
+        while self.place(size, now_ms):
+            pass
+        return True
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether a division is to be computed, or to be carried out."""
+        return bool(self._events or self._is_planned or self._to_place or self._to_write)
+
+    def plan(self) -> Callable[[], Division] | None:
+        """What computes a division, on any thread, which must be taken then; None if nothing has changed, or if the
+        last one is not taken and placed."""
+        if not self._events or self._is_planned or self._to_place:
+            return None
+        events, self._is_planned = tuple(self._events), True
+        weigh = self._weighed is None or any(each.weigh for each in events)
+        situation = msgspec.structs.replace(self._situation(), weights=self._weights if weigh else self._weighed)
+        settings, before, targets = self.settings, self._targets, self._targets.fork()
+        valid = {each: self._valid(each, its.claim) for each, its in self._members.items() if its.claim}
+        holders = dict(self._holders) if all(each.if_uneven for each in events) else None
+
+        def plan() -> Division:
+            try:
+                return divide()
+            except BaseException:
+                self._is_planned = False
+                raise
+
+        def divide() -> Division:
+            view, claims, changed = None, None, set[Partition]()
+            if holders is not None and not _is_to_be_divided(situation, holders, before):
+                pass
+            elif settings.mode is Mode.CLIENT:
+                view = view_of(settings.strategy, situation, targets.all())
+                claims = Claims(divided(view), valid)
+                changed = targets.replace({each: claims.reader(each, targets.of(each)) for each in claims.proposal})
+            else:
+                changed = targets.renew(situation)
+            in_order = sorted(changed, key=lambda each: (before.of(each) or targets.of(each) or "", each))
+            return Division(events, settings, situation.weights, targets, in_order, view, claims)
+
+        return plan
+
+    def take(self, division: Division, now_ms: int) -> None:
+        """Divide the group so, from now on; it is to be placed. If the settings have changed meanwhile it does not
+        count. What else has changed is for the next one."""
+        self._is_planned = False
+        if division.settings is not self.settings:
+            return
+        del self._events[: len(division.events)]
+        self._targets = division.targets
+        if not division.changed and all(each.if_uneven for each in division.events):
+            return
         self.generation += 1
         self._due[""] = None
-        if (weigh or self._weighed is None) and self._weighed is not self._weights:
-            self._weighed = self._weights
-            self._due.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
-        situation, self._view = self._situation(), None
-        if self.settings.mode is Mode.CLIENT:
-            self._view = view_of(self.settings.strategy, situation, self._targets.all())
-            claims = {each: self._valid(each, its.claim) for each, its in self._members.items() if its.claim}
-            self._claims = Claims(divided(self._view), claims)
-            changed = self._targets.replace(
-                {each: self._claims.reader(each, self._targets.of(each)) for each in self._claims.proposal}
-            )
-        else:
-            changed = self._targets.renew(situation) if planned is None else self._targets.take(planned)
-        self._decided(why, changed, now_ms, always=always)
+        if self._weighed is not division.weights:
+            self._weighed = division.weights
+            self._to_write.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
+        self._view = division.view
+        self._claims = division.claims or self._claims
+        always = any(each.always for each in division.events)
+        if always or any(self._targets.of(each) is not None for each in division.changed):
+            why, more = division.events[0].why, len(division.events) - 1
+            self._rebalance = self._begin(f"{why}, and {more} more" if more else why, now_ms)
+        self._to_place = [*division.changed, *self._skipped.difference(division.changed)]
+        self._skipped = set()
+        self._to_place.reverse()
 
-    def _decided(self, why: str, changed: Collection[Partition], now_ms: int, *, always: bool) -> None:
-        """These partitions should be read by somebody else now, or by nobody. Unless `always`, that counts as a
-        rebalance only if there are some."""
-        moved, first = set[Partition](), set[Partition]()
-        for partition in changed:
-            if self._targets.of(partition) is None:
+    def place(self, limit: int, now_ms: int) -> bool:
+        """Have so many partitions go where the division says, or so many records written for it. Returns whether
+        something is left."""
+        part = self._to_place[-limit:]
+        del self._to_place[-limit:]
+        self._carry_out(self._rebalance, part[::-1], now_ms)
+        if self._rebalance is not None and not self._to_place:
+            self.measures.complete(self._rebalance, now_ms)
+            self._rebalance = None
+        left = limit - len(part)
+        while left > 0 and self._to_write:
+            name = next(iter(self._to_write))
+            del self._to_write[name]
+            if name in self._members:
+                self._due[name] = None
+                left -= 1 + len(self._members[name].granted)
+        return bool(self._to_place or self._to_write)
+
+    def _begin(self, why: str, now_ms: int) -> int:
+        return self.measures.begin(self.generation, why, len(self._members), len(self._targets.all()), now_ms)
+
+    def _carry_out(self, rebalance: int | None, partitions: Collection[Partition], now_ms: int) -> None:
+        """These should be read by somebody else now, or by nobody; what the rebalance measures of that."""
+        for partition in partitions:
+            wanted, holder = self._targets.of(partition), self._holders.get(partition)
+            if wanted is None:
                 self.measures.abandoned(partition, now_ms)
-            elif partition in self._holders or self.measures.had_reader(partition):
-                moved.add(partition)
-            else:
-                first.add(partition)
-        if always or moved or first:
-            partitions = len(self._targets.all())
-            self.measures.begin(Change(self.generation, why, len(self._members), partitions, moved, first), now_ms)
-        self._place(changed, now_ms)
+            elif rebalance is not None:
+                is_there = holder == wanted and not self._is_revoked(partition)
+                self.measures.include(rebalance, partition, now_ms, holder=holder, is_there=is_there)
+        self._place(partitions, now_ms)
 
     def _counts(self) -> list[int]:
         return [len(member.granted) for member in self._members.values()]
-
-    def _by_claims(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """Those of them that should be read by another member now, for what is claimed."""
-        readers = {each: self._claims.reader(each, self._targets.of(each)) for each in partitions}
-        return self._targets.move(readers)
 
     def _valid(self, name: str, claim: Claim) -> Claim:
         """Without what the member does not subscribe to."""
@@ -523,12 +629,25 @@ class Group:
     def _is_revoked(self, partition: Partition) -> bool:
         return partition in self._members[self._holders[partition]].revoked
 
+    def _wanted(self, partition: Partition) -> str | None:
+        """Who should read it, and can."""
+        name = self._targets.of(partition)
+        if name is None or partition in self._withheld:
+            return None
+        if self._events or self._is_planned:  # the members may be others by now
+            member = self._members.get(name)
+            if member is None or partition[0] not in member.subscription.topics:
+                if partition not in self._holders:
+                    self._skipped.add(partition)
+                return None
+        return name
+
     def _place(self, partitions: Collection[Partition], now_ms: int) -> None:
         """Grant what is free to who should read it, and revoke what somebody else holds."""
         told: set[str] = set()
         for partition in partitions:
             holder = self._holders.get(partition)
-            wanted = None if partition in self._withheld else self._targets.of(partition)
+            wanted = self._wanted(partition)
             if holder is None and wanted is not None and not self.is_unsettled(partition):
                 self._holders[partition] = wanted
                 self._members[wanted].granted[partition] = self._next_revision(wanted, told)
@@ -546,5 +665,12 @@ class Group:
         if name not in told:
             told.add(name)
             self._due[name] = None
+            self._to_write.pop(name, None)
             self._members[name].revision += 1
         return self._members[name].revision
+
+
+def _is_to_be_divided(situation: Situation, holders: Mapping[Partition, str], targets: Targets) -> bool:
+    """Whether nothing moves, and one member has too much to read."""
+    moves = any(targets.of(each) != holder for each, holder in holders.items())
+    return not moves and is_uneven(situation.weights or {}, holders, situation.members)

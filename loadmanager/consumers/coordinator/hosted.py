@@ -39,6 +39,8 @@ class Hosted:
         """When all offsets were last committed again."""
         self.unsure = set[Partition]()
         """Partitions of which Kafka may carry a commit out yet that was given up."""
+        self.dividing: asyncio.Task[None] | None = None
+        """While a large group is divided."""
         self._attempts = set[asyncio.Timeout]()
         self._stored: Counter[Partition] = Counter()
         """Partitions of which members' commits are on their way to Kafka."""

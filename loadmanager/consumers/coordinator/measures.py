@@ -24,24 +24,15 @@ STORED = 20
 NAME_CHARACTERS = 40
 
 
-class Change(msgspec.Struct, frozen=True):
-    """Who should read what has changed: for `partitions` in all, of which some `moved`, and some get their `first`
-    reader."""
-
-    generation: int
-    why: str
-    members: int
-    partitions: int
-    moved: set[Partition]
-    first: set[Partition]
-
-
 class _Running(msgspec.Struct):
-    """A rebalance so far. `left`: its partitions whose readers were not told yet."""
+    """A rebalance so far. `left`: its partitions whose readers were not told yet. `is_open`: more of them may come."""
 
     began: Rebalance
     began_ms: int
-    left: set[Partition]
+    is_open: bool = True
+    moved: int = 0
+    first: int = 0
+    left: set[Partition] = set()
     pauses: int = 0
     total_ms: int = 0
     longest_ms: int = -1
@@ -56,6 +47,8 @@ class _Running(msgspec.Struct):
     def shown(self, degree: float, settled_ms: int | None) -> Rebalance:
         return msgspec.structs.replace(
             self.began,
+            moved=self.moved,
+            kept=self.began.partitions - self.moved - self.first,
             balance_degree=round(degree, 6),
             settled_ms=settled_ms,
             pause_max_ms=self.longest_ms if self.pauses else None,
@@ -82,32 +75,34 @@ class Measures:
         """When a partition that somebody should read lost its reader."""
         self._untold: dict[str, set[Partition]] = {}
 
-    def begin(self, change: Change, now_ms: int) -> None:
-        """A rebalance has decided about these partitions; each gets its reader from now on."""
-        began = Rebalance(
-            self._next,
-            change.generation,
-            change.why,
-            now_ms + self._wall_offset_ms,
-            change.members,
-            change.partitions,
-            len(change.moved),
-            change.partitions - len(change.moved) - len(change.first),
-        )
-        self._next += 1
-        running = _Running(began, now_ms, change.moved | change.first)
-        for partition in tuple(running.left):
-            former = self._of.get(partition)
+    def begin(self, generation: int, why: str, members: int, partitions: int, now_ms: int) -> int:
+        """It has changed who of so many should read what of so many; returns the number of this rebalance. It takes
+        partitions in (`include`) until `complete`."""
+        number, self._next = self._next, self._next + 1
+        began = Rebalance(number, generation, why, now_ms + self._wall_offset_ms, members, partitions, 0, 0)
+        self._running[number] = _Running(began, now_ms)
+        return number
+
+    def include(self, number: int, partition: Partition, now_ms: int, *, holder: str | None, is_there: bool) -> None:
+        """A rebalance has decided about this partition: another member than its holder, if there is one, reads it from
+        now on. `is_there`: the holder is that other one already."""
+        running, former = self._running[number], self._of.get(partition)
+        if holder is not None or partition in self._stopped_ms:
+            running.moved += 1
+        else:
+            running.first += 1
+        is_told = is_there and partition not in self._untold.get(holder or "", ())
+        if not is_told and (former is None or former.began.number < number):
+            self._of[partition] = running
+            running.left.add(partition)
             if former is not None:
                 former.left.discard(partition)
                 self._settle(former, now_ms)
-            self._of[partition] = running
-        self._running[began.number] = running
-        self._settle(running, now_ms)
 
-    def had_reader(self, partition: Partition) -> bool:
-        """Whether it lost its reader just now, and nobody was told to go on."""
-        return partition in self._stopped_ms
+    def complete(self, number: int, now_ms: int) -> None:
+        """A rebalance has all its partitions."""
+        self._running[number].is_open = False
+        self._settle(self._running[number], now_ms)
 
     def stopped(self, partition: Partition, at_ms: int) -> None:
         """Its reader has stopped."""
@@ -159,7 +154,7 @@ class Measures:
             self._settle(running, now_ms)
 
     def _settle(self, running: _Running, now_ms: int) -> None:
-        if not running.left and self._running.pop(running.began.number, None) is not None:
+        if not (running.left or running.is_open) and self._running.pop(running.began.number, None) is not None:
             self._settled.append(running.shown(self._degree(), max(0, now_ms - running.began_ms)))
 
     def _degree(self) -> float:

@@ -20,7 +20,7 @@ import msgspec
 
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumers.backlog.port import GroupOffsets
-from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.group import LARGE, Group
 from loadmanager.consumers.coordinator.hosted import Hosted, has_news
 from loadmanager.consumers.coordinator.kept_offsets import UNKNOWN_S, keep, period_s, start_of
 from loadmanager.consumers.coordinator.lag_topic import EVERY_S as REPORTED_EVERY_S
@@ -53,8 +53,8 @@ KEPT_AT_ONCE = 4
 """Groups of one writer whose offsets are committed again at the same time."""
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
-LARGE = 1_000
-"""Members and partitions of a group that is taken over on a thread: 100,000 partitions take a third of a second."""
+STEP = 1_000
+"""Partitions of a large group that are given to members at once."""
 TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
@@ -465,6 +465,8 @@ class Coordinator:
         entries = hosted.group.written(hosted.token)
         if entries:
             hosted.tell()
+        if hosted.dividing is None and hosted.group.is_divided and not hosted.is_gone:
+            hosted.dividing = asyncio.create_task(self._divide(name, hosted))
         await self._store.write(name, hosted.token, entries, key_of(name, hosted.token, member) if member else "")
 
     async def _promised(self, name: str, hosted: Hosted, member: str = "") -> None:
@@ -628,13 +630,26 @@ class Coordinator:
                 await self._publish(name, hosted)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
-        """Divide a group anew for what its partitions weigh, if that helps; on a thread, for it may take a second."""
+        """Divide a group again for what its partitions weigh, if that helps."""
         hosted = self._hosted.get(name)
-        plan = None if hosted is None else hosted.group.weighing(weights)
-        planned = None if plan is None else await asyncio.to_thread(plan)
-        if hosted is not None and planned is not None and hosted.group.weighed(planned, self._now_ms()):
-            _log.info("%s: is divided anew, since one member has much more to read than the others", name)
+        if hosted is not None:
+            hosted.group.weigh(weights, self._now_ms())
             await self._publish(name, hosted)
+
+    async def _divide(self, name: str, hosted: Hosted) -> None:
+        """Divide a large group: on a thread, for it may take seconds; then step by step, each in the log before the
+        next, so that nothing else waits long."""
+        try:
+            while not hosted.is_gone and (plan := hosted.group.plan()) is not None:
+                division = await asyncio.to_thread(plan)
+                hosted.group.take(division, self._now_ms())
+                while not hosted.is_gone:
+                    is_more = hosted.group.place(STEP, self._now_ms())
+                    await self._publish(name, hosted)
+                    if not is_more:
+                        break
+        finally:
+            hosted.dividing = None
 
     def _in_use(self) -> list[tuple[str, Hosted]]:
         """Groups that have members, or commits without an end. Thousands of others cost nothing."""

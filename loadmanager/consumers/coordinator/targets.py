@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -109,15 +109,6 @@ def check_settings(settings: Settings) -> None:
                 readers[topic, number] = name
 
 
-class Planned(NamedTuple):
-    """A target that WEIGHTED_STICKY made for a situation, in a generation."""
-
-    generation: int
-    situation: Situation
-    target: Mapping[Partition, str]
-    weighted: Weighted[Partition] | None
-
-
 class Targets:
     """Who should read each partition of a group, renewed when the situation changes."""
 
@@ -161,24 +152,12 @@ class Targets:
         self._known = situation
         return changed
 
-    def plan(self, situation: Situation) -> Callable[[int], Planned]:
-        """What asks WEIGHTED_STICKY about this situation, on any thread; its argument is a generation, for the caller.
-        The result can be taken (`take`) unless the target was changed meanwhile."""
-        held = dict(self._target)
-
-        def planned(generation: int) -> Planned:
-            weighted = _weighted(self._strategy, situation, held)
-            owners = weighted.owners()
-            near = _exchanges(self._strategy, situation, owners)
-            return Planned(generation, situation, {**owners, **near}, None if near else weighted)
-
-        return planned
-
-    def take(self, planned: Planned) -> set[Partition]:
-        """The partitions that should be somebody else's, or nobody's, now."""
-        changed = self._replace(planned.target)
-        self._weighted, self._known = planned.weighted, planned.situation
-        return changed
+    def fork(self) -> Targets:
+        """The same, to be renewed on any thread while this one is only read. It takes the memory of the strategy along:
+        only one of both may be renewed."""
+        forked = Targets(self._strategy, self._target)
+        forked._sticky, forked._weighted, forked._known = self._sticky, self._weighted, self._known
+        return forked
 
     def replace(self, target: Mapping[Partition, str]) -> set[Partition]:
         """Take a target that somebody else made; the partitions that changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ import pytest_asyncio
 from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumer.membership import Membership
-from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator import service
+from loadmanager.consumers.coordinator.group import LARGE, Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
-from loadmanager.consumers.coordinator.records import Settings, Subscription
-from loadmanager.consumers.coordinator.service import LARGE, Coordinator
+from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.service import Coordinator
+from loadmanager.consumers.coordinator.targets import Situation, Targets
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.testing import NAMESPACE, EmbeddedCluster, embedded_cluster
 from statechannel.law.bundle import even_boundaries, tile
@@ -69,12 +71,12 @@ class World:
     def reads(self, name: str) -> list[int]:
         return sorted(number for _, number in self.members[name].reads(time.monotonic() * 1000))
 
-    async def balanced(self, *names: str) -> None:
+    async def balanced(self, *names: str, partitions: int = 6) -> None:
         """Heartbeats until everybody reads their part."""
         async with asyncio.timeout(20):
-            while sorted(each for name in names for each in self.reads(name)) != list(range(6)):
+            while sorted(each for name in names for each in self.reads(name)) != list(range(partitions)):
                 for name in names:
-                    await self.beat(name)
+                    await self.beat(name, wait_s=0.02)
 
 
 @pytest_asyncio.fixture
@@ -111,6 +113,40 @@ async def test_a_move_of_the_coordinator_moves_no_partition(world: World) -> Non
             last = world.members[name].revision
             assert (await world.beat(name)).revision == last
             assert world.reads(name) == before[name]
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "CONSISTENT_HASH", "WEIGHTED_STICKY"])
+async def test_a_large_group_is_divided_on_a_thread_and_step_by_step(
+    world: World, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    partitions = LARGE
+    threads, steps = set[threading.Thread](), list[int]()
+    renew, place = Targets.renew, Group._place
+
+    def renewed(self: Targets, situation: Situation) -> set[Partition]:
+        threads.add(threading.current_thread())
+        return renew(self, situation)
+
+    def placed(self: Group, some: Collection[Partition], now_ms: int) -> None:
+        steps.append(len(some))
+        place(self, some, now_ms)
+
+    world.topics.known["orders"] = partitions
+    await world.beat("a")
+    await world.balanced("a", partitions=partitions)
+    monkeypatch.setattr(Targets, "renew", renewed)
+    monkeypatch.setattr(Group, "_place", placed)
+    monkeypatch.setattr(service, "STEP", 100)
+    await world.coordinator.configure(GROUP, Settings(strategy=strategy))
+    await world.beat("b")
+    async with asyncio.timeout(20):
+        while (await world.coordinator.describe(GROUP)).targets or not world.reads("b"):
+            await world.beat("a", wait_s=0.2)
+            await world.beat("b", wait_s=0.2)
+    assert threading.current_thread() not in threads
+    assert threads
+    assert steps.count(100) >= 3
+    assert sorted(world.reads("a") + world.reads("b")) == list(range(partitions))
 
 
 @pytest.mark.parametrize(("partitions", "is_apart"), [(6, False), (LARGE, True)])

@@ -115,7 +115,7 @@ def client(*consumers: Kafka) -> KafkaClient:
 def session(kafka: Kafka) -> Session:
     found = Session(
         "persistent://t/n/g", Subscription(("orders",)), [], None, client(kafka),
-        commit_interval_s=1.0, max_poll_interval_s=300.0, revoke_is_told=False,
+        cluster="", commit_interval_s=1.0, max_poll_interval_s=300.0, revoke_is_told=False,
     )  # fmt: skip
     follow(found, assigned=frozenset({A, B}))
     return found
@@ -135,7 +135,7 @@ def places(of: Session) -> list[tuple[Partition, int]]:
 def test_times_are_above_0(name: str, value_s: float) -> None:
     times_s: dict[str, Any] = {name: value_s}
     with pytest.raises(Invalid, match=f"{name} is {value_s}: give seconds"):
-        GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={}, **times_s)
+        GroupConsumer("t/n/g", ["orders"], brokers=["http://127.0.0.1:9"], kafka={}, **times_s)
 
 
 def test_records_wait_in_their_order_until_they_are_given_out() -> None:
@@ -216,7 +216,7 @@ def test_stranded_client_without_partitions_is_replaced_as_well() -> None:
 
 def reading(*records: Record, lease_ms: int = 60_000) -> tuple[GroupConsumer, Session]:
     """A consumer that has fetched these, may read A and B for so long, and whose service knows of both."""
-    consumer = GroupConsumer("t/n/g", ["orders"], brokers=[], kafka={})
+    consumer = GroupConsumer("t/n/g", ["orders"], brokers=["http://127.0.0.1:9"], kafka={})
     its = consumer._session
     beat = its.membership.beat(*now_ms())
     change = its.membership.answered(beat.sequence, Answer(7, 1, 1, lease_ms, {"orders": (0, 1)}))
@@ -278,7 +278,7 @@ class Service:
         self.told: list[tuple[str, list[Partition]]] = []
         self._raises = raises
         self.consumer = GroupConsumer(
-            "t/n/g", ["orders"], brokers=[], kafka={},
+            "t/n/g", ["orders"], brokers=["http://127.0.0.1:9"], kafka={},
             on_assign=partial(self._tell, "assign"),
             on_revoke=partial(self._tell, "revoke"),
             on_lost=partial(self._tell, "lost"),
@@ -373,10 +373,13 @@ def test_a_topic_that_may_not_be_read_is_an_error() -> None:
 
 def test_whatever_ends_the_session_is_raised_by_poll() -> None:
     kafka = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
-    with GroupConsumer("t/n/g", ["orders"], brokers=[], kafka=kafka) as consumer:
+    consumer = GroupConsumer("t/n/g", ["orders"], brokers=(brokers := ["http://127.0.0.1:9"]), kafka=kafka)
+    consumer._session._brokers = ()
+    with consumer:
         with consumer._session.news:
             assert consumer._session.news.wait_for(lambda: consumer._session.failed is not None, 20)
-        with pytest.raises(ValueError, match="at least one broker"):
+        consumer._session._brokers = brokers
+        with pytest.raises(Invalid, match="at least one broker"):
             consumer.poll(0)
 
 

@@ -63,6 +63,21 @@ def settle(members: Members) -> None:
         members.beat("b")
 
 
+def weighed(group: Group, weights: dict[Partition, float], now_ms: int) -> bool:
+    """Whether it was divided again for these weights."""
+    generation = group.generation
+    group.weigh(weights, now_ms)
+    return group.generation > generation
+
+
+def divide(group: Group) -> None:
+    """What the shell does with a large group."""
+    while (plan := group.plan()) is not None:
+        group.take(plan(), 0)
+        while group.place(1, 0):
+            group.check_invariants()
+
+
 def records_of(group: Group) -> dict[str, Record]:
     """All that a new owner finds in the log."""
     again = Group.restored(NAME, {}, 0)
@@ -314,59 +329,89 @@ def test_a_group_is_divided_anew_for_its_lag_only_if_that_helps() -> None:
     settle(members)
     generation = members.group.generation
     heavy = [("orders", number) for number in members.reads("a")]
-    assert not members.group.weigh(dict.fromkeys(heavy[:1], 9.0), 1), "one partition is as heavy elsewhere"
-    assert not members.group.weigh({("orders", number): 1.0 for number in range(4)}, 1)
+    assert not weighed(members.group, dict.fromkeys(heavy[:1], 9.0), 1), "one partition is as heavy elsewhere"
+    assert not weighed(members.group, {("orders", number): 1.0 for number in range(4)}, 1)
     assert members.group.generation == generation, "nobody is told of what changes nothing"
-    assert members.group.weigh(dict.fromkeys(heavy, 9.0), 1)
-    assert not members.group.weigh(dict.fromkeys(heavy, 9.0), 1), "it moves already"
+    assert weighed(members.group, dict.fromkeys(heavy, 9.0), 1)
+    assert not weighed(members.group, dict.fromkeys(heavy, 9.0), 1), "it moves already"
     for _ in range(3):
         members.beat("a")
         members.beat("b")
     assert [len({number for _, number in heavy} & set(members.reads(name))) for name in "ab"] == [1, 1]
-    assert not members.group.weigh(dict.fromkeys(heavy, 9.0), 1)
+    assert not weighed(members.group, dict.fromkeys(heavy, 9.0), 1)
 
 
 def test_a_group_in_which_a_partition_moves_is_not_divided_again_before_it_has_arrived() -> None:
     members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
     settle(members)
     heavy_at = {name: dict.fromkeys([("orders", number) for number in members.reads(name)], 9.0) for name in "ab"}
-    assert members.group.weigh(heavy_at["a"], 1)
+    assert weighed(members.group, heavy_at["a"], 1)
     generation, holders = members.group.generation, dict(members.group.holders)
-    assert not members.group.weigh(heavy_at["b"], 2), "a has not given up what goes to b"
+    assert not weighed(members.group, heavy_at["b"], 2), "a has not given up what goes to b"
     assert (members.group.generation, members.group.holders) == (generation, holders)
     settle(members)
     assert members.group.holders != holders
-    assert members.group.weigh(heavy_at["b"], 3)
+    assert weighed(members.group, heavy_at["b"], 3)
 
 
-def test_a_division_that_was_computed_elsewhere_counts_only_if_nothing_changed_meanwhile() -> None:
-    members = Members(6, Settings(strategy="WEIGHTED_STICKY"))
+def test_a_large_group_is_divided_when_it_is_planned_and_what_changed_meanwhile_counts_next() -> None:
+    members = Members(6)
     settle(members)
-    heavy: dict[Partition, float] = dict.fromkeys([("orders", number) for number in members.reads("a")], 9.0)
-    plan = members.group.weighing(heavy)
+    group = members.group
+    group.large = -1
+    group.configure(Settings(strategy="AVG"), 1)
+    targets = {each: group.target(each) for each in group.holders}
+    plan = group.plan()
     assert plan is not None
-    planned = plan()
+    assert group.plan() is None, "one at a time"
     members.beat("c")
-    holders = dict(members.group.holders)
-    assert not members.group.weighed(planned, 1)
-    assert members.group.holders == holders
-    for name in ("a", "b", "c", "a", "b", "c"):
+    group.leave("b", 2)
+    assert {each: group.target(each) for each in targets} == targets, "a plan changes nothing"
+    group.take(plan(), 2)
+    while group.place(1, 2):
+        group.check_invariants()
+    assert "b" not in group.holders.values(), "it has left while its part was planned"
+    divide(group)
+    assert group.measures.rebalances()[0].why == "c joined, and 1 more"
+    for name in ("a", "c", "a", "c", "a", "c"):
         members.beat(name)
-    most = max((members.reads(name) for name in "abc"), key=len)
-    plan = members.group.weighing(dict.fromkeys([("orders", number) for number in most], 9.0))
-    assert plan is not None
-    assert members.group.weighed(plan(), 2)
-    members.group.check_invariants()
-    members.group.leave("c", 3)
+    group.check_invariants()
+    assert (members.reads("a"), members.reads("c")) == ([0, 1, 2], [3, 4, 5])
+
+
+def test_a_member_that_comes_back_before_its_leave_was_planned_gets_its_part() -> None:
+    members = Members(6)
     settle(members)
-    assert sorted(members.group.holders) == [("orders", number) for number in range(6)]
+    members.group.large = -1
+    members.group.leave("b", 1)
+    assert "b" not in members.group.holders.values()
+    del members.last["b"]
+    members.beat("b")
+    divide(members.group)
+    members.group.check_invariants()
+    assert len(members.group.holders) == 6
+
+
+def test_a_plan_of_former_settings_does_not_count() -> None:
+    members = Members(6)
+    settle(members)
+    members.group.large = -1
+    members.group.configure(Settings(strategy="AVG"), 1)
+    plan = members.group.plan()
+    assert plan is not None
+    members.group.configure(Settings(strategy="AVG_BY_CIRCLE"), 1)
+    members.group.take(plan(), 1)
+    divide(members.group)
+    settle(members)
+    assert (members.reads("a"), members.reads("b")) == ([0, 2, 4], [1, 3, 5])
+    assert [each.why for each in members.group.measures.rebalances()][:1] == ["strategy AVG, and 1 more"]
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(Mode.CLIENT, "WEIGHTED_STICKY")], ids=["STICKY", "client"])
 def test_lag_moves_nothing_where_it_does_not_count(settings: Settings) -> None:
     members = Members(4, settings)
     settle(members)
-    assert not members.group.weigh({("orders", number): 9.0 for number in members.reads("a")}, 1)
+    assert not weighed(members.group, {("orders", number): 9.0 for number in members.reads("a")}, 1)
 
 
 def test_members_that_divide_themselves_never_share_a_partition() -> None:
@@ -600,7 +645,7 @@ def test_weights_outlive_moves_of_the_coordinator() -> None:
 
     settle_all()
     weights: dict[Partition, float] = {("orders", each): 100.0 if each < 2 else 5.0 for each in range(12)}
-    assert group.weigh(weights, 0)
+    assert weighed(group, weights, 0)
     before = settle_all()
     for _ in range(2):
         records = records_of(group)
@@ -612,4 +657,4 @@ def test_weights_outlive_moves_of_the_coordinator() -> None:
     alone = settle_all()
     moved = {each for its in before.values() for each in its} - before["a"] - before["b"]
     assert all(before[name] <= alone[name] for name in names), f"only {moved} move"
-    assert not group.weigh(weights, 0)
+    assert not weighed(group, weights, 0)

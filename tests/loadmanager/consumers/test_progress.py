@@ -81,6 +81,18 @@ def test_a_revision_is_acknowledged_when_all_that_it_took_away_is_given_up() -> 
     assert member.beat(0).acked == 3
 
 
+def test_an_answer_to_a_heartbeat_that_overtook_an_earlier_one_brings_nothing_back() -> None:
+    """The earlier one is answered later, with more: what it took away is another member's when its end is known."""
+    member = answered(Membership("m", Subscription(("orders",))), 1, 0, 1)
+    slow, fast = member.beat(0), member.beat(0)
+    late = Answer(7, 1, 1, 1_000, {"orders": (0, 1)})
+    member.answered(slow.sequence, Answer(7, 2, 1, 1_000, {"orders": (0,)}))
+    member.given_up([B])
+    assert member.beat(0).acked == 2
+    member.answered(fast.sequence, late)
+    assert member.holds(1) == {A}
+
+
 def test_the_lease_counts_from_before_the_question() -> None:
     member = Membership("m", Subscription(("orders",)))
     beat = member.beat(100)
