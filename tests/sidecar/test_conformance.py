@@ -78,7 +78,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hi inclusive": ("edges",),
     "lo exclusive": ("split", "edges", "ends"),
     "last is short": ("ends",),
-    "no redirect": ("moved", "not-serving", "waits"),
+    "no redirect": ("moved", "not-serving", "another-cluster", "waits"),
     "no urls": ("moved",),
     "no retry-after": ("not-serving",),
     "does not wait": ("waits",),
