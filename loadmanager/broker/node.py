@@ -643,12 +643,23 @@ class Node:
             await self._register_again(me)
 
     async def _keep_registered(self, me: BrokerId) -> None:
-        """Repeat registrations that the coordination service has not accepted yet."""
+        """Register again after no answer, and if other data is shown at two looks: others act on what is shown."""
+        others_data = False
         while True:
-            await self._registration_pending.wait()
-            await asyncio.sleep(REGISTER_AGAIN_S)
-            self._registration_pending.clear()
-            await self._register_again(me)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.monitor_interval_s):
+                    await self._registration_pending.wait()
+                    await asyncio.sleep(REGISTER_AGAIN_S)
+            before, others_data = others_data, self._shows_other_data(me)
+            if self._registration_pending.is_set() or (before and others_data):
+                self._registration_pending.clear()
+                others_data = False
+                await self._register_again(me)
+
+    def _shows_other_data(self, me: BrokerId) -> bool:
+        """Returns True if the coordination service shows this incarnation with other data than was registered last."""
+        shown = self.world.coordination.members.get(me.name)
+        return shown is not None and shown.broker == me and shown.data != self.registration.encode()
 
     @asynccontextmanager
     async def _background(self, work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:

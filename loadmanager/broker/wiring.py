@@ -186,14 +186,16 @@ def _sqlite_coordination_auditor(settings: Settings, address: str) -> Auditor:
 
 
 def _kafka_auditor(settings: Settings, address: str) -> Auditor:
+    from loadmanager.diagnostics.broker_clocks import audit_broker_clocks
     from loadmanager.diagnostics.topics import topics_of
 
     with needs_extra("kafka", repr(redact_text(address))):
         from statechannel.adapters.kafka.audit import audit_kafka
 
     bootstrap = check_servers(address, address.partition(":")[2].removeprefix("//"))
-    return lambda: _one_by_one(
-        audit_kafka(
+
+    async def audited() -> AsyncIterator[Finding]:
+        for finding in await audit_kafka(
             bootstrap,
             topics_of(settings),
             topic_prefix=settings.topic_prefix,
@@ -202,8 +204,12 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
             development=settings.development,
             compaction_lag_s=settings.compaction_lag_s,
             client_settings=settings.kafka,
-        )
-    )
+        ):
+            yield finding
+        async for finding in audit_broker_clocks(open_log(settings)):
+            yield finding
+
+    return audited
 
 
 def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:

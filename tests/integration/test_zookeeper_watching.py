@@ -189,3 +189,31 @@ async def test_after_a_lost_link_nodes_are_checked_and_only_changes_are_read(zoo
         assert cluster.sent - before < BROKERS + 20
         await member.register(third, b"watched again")
         await until(follower, lambda: cluster.data(third) == b"watched again")
+
+
+async def test_registration_without_an_answer_is_shown_after_the_next_proof(zookeeper_server):
+    """The data of a node that others have read never changes: they would not read it again."""
+    root = coordination_root("watching")
+    async with (
+        proxy_to(zookeeper_server.address) as proxy,
+        started(proxy.address, root) as member,
+        started(zookeeper_server.address, root) as follower,
+    ):
+        broker = await member.start_incarnation("broker:1", above=0)
+        await member.register(broker, b"behind")
+        await until(follower, lambda: "broker:1" in follower.members)
+        proxy.cut(Cut.BLACKHOLE)
+        registering = asyncio.create_task(member.register(broker, b"well"))
+        await asyncio.sleep(0)  # it is sent, into the void
+        proxy.cut(Cut.RESET)
+        proxy.heal()
+        with pytest.raises(CoordinationUnavailable):
+            await registering
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    await member.prove(broker)
+                    break
+                except CoordinationUnavailable:
+                    await asyncio.sleep(0.02)
+        await until(follower, lambda: follower.members["broker:1"].data == b"well")

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +27,9 @@ from statechannel.audit import Finding, Severity
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
 AHEAD_S = 2.0
 """The log is written on this machine: an entry further in the future means that the clock was set back."""
+APART_S = 30.0
+LOOKED_AT = 100
+"""So many of the newest entries of each partition tell whether the clocks of brokers differ."""
 
 NETWORK = frozenset({"9p", "afs", "beegfs", "ceph", "drvfs", "gpfs", "lustre", "ncpfs", "vboxsf", "vmhgfs"}) | {
     *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs"),
@@ -195,16 +199,22 @@ def _audit_topics(db: sqlite3.Connection, now_ms: int) -> Iterator[Finding]:
         elif name == "bundle-state":
             yield Finding(f"topic {name}", Severity.OK, f"{partitions} partitions, complete")
     ids = [first + i for _, first, partitions, _ in topics for i in range(partitions)]
-    newest = max((_newest_ms(db, partition) for partition in ids), default=0)
+    times = [_newest_ms(db, partition) for partition in ids]
+    newest = max((each[0] for each in times if each), default=0)
     if newest:
         yield _clock(newest, now_ms)
+    back_ms = max((older - newer for each in times for newer, older in pairwise(each)), default=0)
+    if back_ms > APART_S * 1000:
+        text = f"among the newest entries, one is {back_ms / 1000:.0f} s older than the entry before it"
+        advice = "clocks of brokers differ, or one was set: correct the wrong one; 30 s apart is well"
+        yield Finding("clocks of brokers", Severity.WARNING, text, advice)
 
 
-def _newest_ms(db: sqlite3.Connection, partition_id: int) -> int:
-    sql = "SELECT appended_ms FROM chunks WHERE place BETWEEN ? AND ? ORDER BY place DESC LIMIT 1"
+def _newest_ms(db: sqlite3.Connection, partition_id: int) -> list[int]:
+    """The times of a partition's newest entries, the newest first: by the clocks of the brokers that wrote them."""
+    sql = f"SELECT appended_ms FROM chunks WHERE place BETWEEN ? AND ? ORDER BY place DESC LIMIT {LOOKED_AT}"
     first = partition_id << OFFSET_BITS
-    row = db.execute(sql, (first, first + (1 << OFFSET_BITS) - 1)).fetchone()
-    return int(row[0]) if row else 0
+    return [int(ms) for (ms,) in db.execute(sql, (first, first + (1 << OFFSET_BITS) - 1))]
 
 
 def _clock(newest_ms: int, now_ms: int) -> Finding:

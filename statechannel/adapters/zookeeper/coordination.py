@@ -95,6 +95,8 @@ class ZooKeeperCoordination:
         """Set by another thread: no incarnation writes until a new one has started."""
         self._keeper: asyncio.Task[None] | None = None
         self._data: dict[BrokerId, bytes] = {}
+        self._unconfirmed: set[BrokerId] = set()
+        """Those whose last registration got no answer. Their nodes may have been made with other data."""
         self._won: Leadership | None = None
 
     async def start(self, timeout_s: float) -> None:
@@ -190,10 +192,18 @@ class ZooKeeperCoordination:
             raise CoordinationError(f"registered data of {len(data)} bytes exceeds {MAX_DATA_BYTES}: shorten it")
         exists = broker in self._data
         self._data[broker] = data  # first: a proof that is sent after this one must not write the former data again
+        self._unconfirmed.add(broker)
         await self._replace(broker, exists=exists)
 
     async def prove(self, broker: BrokerId) -> None:
-        """As `Coordination.prove`."""
+        """As `Coordination.prove`.
+
+        Others read a node once, so its data must never change. Therefore, a proof after a registration that got no
+        answer replaces the node, too.
+        """
+        if broker in self._unconfirmed:
+            await self._replace(broker)
+            return
         live, data = self._nodes.live(broker.name), self._data.get(broker, b"")
         try:
             _, written = await self._session.commit(self._is_current(broker), put(live, encode_member(broker, data)))
@@ -209,6 +219,7 @@ class ZooKeeperCoordination:
     async def unregister(self, broker: BrokerId) -> None:
         """As `Coordination.unregister`."""
         self._data.pop(broker, None)
+        self._unconfirmed.discard(broker)
         if self._abandoned:
             return  # the node ends with its session
         live = self._nodes.live(broker.name)
@@ -429,7 +440,8 @@ class ZooKeeperCoordination:
         """Replace the liveness node, whoever made it, by one of our session with the data registered last."""
         live = self._nodes.live(broker.name)
         for _ in range(ATTEMPTS):
-            fresh = make(live, encode_member(broker, self._data.get(broker, b"")), ephemeral=True)
+            data = self._data.get(broker, b"")
+            fresh = make(live, encode_member(broker, data), ephemeral=True)
             try:
                 await self._session.commit(self._is_current(broker), *((drop(live),) if exists else ()), fresh)
             except Refused as refused:
@@ -437,6 +449,8 @@ class ZooKeeperCoordination:
                     raise fenced(broker) from None
                 exists = isinstance(refused.cause, NodeExistsError)
             else:
+                if self._data.get(broker, b"") == data:
+                    self._unconfirmed.discard(broker)
                 return
         raise CoordinationUnavailable(f"lost {ATTEMPTS} races for the liveness node of {broker}: try again")
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from zlib import crc32
 
+import msgspec
 import pytest
 
 from loadmanager.broker.node import LAST_STEP_S
@@ -394,6 +395,20 @@ async def test_broker_without_the_log_is_given_nothing_until_it_reads_it(world: 
     await b.ask(lambda: b.node.current.operations.transfer(bundles[0], "c:1"))
     assert c.node.serving is not None
     assert nodes.serving(bundles[0]) == ["c:1"]
+
+
+@virtually
+async def test_registration_that_others_do_not_see_is_repeated(world: World):
+    """A server restored from a copy, or a change that was missed, must not keep a broker without bundles."""
+    nodes = Nodes(world)
+    a, c = await nodes.ready("a:1", "c:1")
+    shown = msgspec.structs.replace(c.node.registration, behind=True).encode()
+    await c.ask(lambda: c.node.world.coordination.register(c.node.current.me, shown))
+    await world.until(lambda: a.node.peers()["c:1"].registration.behind, 5, "others see what is not so")
+    await world.until(lambda: not a.node.peers()["c:1"].registration.behind, 30, "c has registered again")
+    revision = a.node.membership.revision
+    await asyncio.sleep(60)
+    assert a.node.membership.revision == revision, "it registers no more than it must"
 
 
 @virtually

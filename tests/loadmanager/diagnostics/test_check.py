@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ import pytest
 
 from loadmanager import Broker
 from loadmanager.broker.wiring import auditors, open_coordination, open_log
+from loadmanager.diagnostics.broker_clocks import Report, judge_clocks
 from loadmanager.diagnostics.check import (
     Clocks,
     Versions,
@@ -26,10 +28,13 @@ from loadmanager.diagnostics.check import (
 )
 from loadmanager.diagnostics.settings_check import check_settings, failover_s
 from loadmanager.diagnostics.topics import topics_of
+from loadmanager.model.load import BROKERS_TOPIC, BrokerLoadData
 from loadmanager.settings import Settings
 from statechannel.audit import Finding, Severity
 from statechannel.errors import LogUnavailable
-from statechannel.ports import TopicSpec
+from statechannel.law.record import BrokerId
+from statechannel.ports import Log, Payload, TopicSpec
+from statechannel.runtime.view import wall_clock_ms
 from tests.servers import KafkaServer, ZooKeeperServer, coordination_root, topic_prefix
 
 KAFKA: dict[str, Any] = {"log": "kafka://k:9092", "coordination": "zookeeper://z:2181", "advertised": "b1:8080"}
@@ -195,6 +200,20 @@ async def test_the_topics_that_are_looked_at_are_those_that_a_broker_opens(tmp_p
     }
 
 
+async def say_loads(log: Log) -> None:
+    """Load reports of two brokers whose clocks are a minute wrong, and of one whose clock is right."""
+    for name, off_ms in (("ahead:1", 60_000), ("behind:1", -60_000), ("right:1", 0)):
+        load = BrokerLoadData(BrokerId(name, 1), wall_clock_ms() + off_ms)
+        await log.append(BROKERS_TOPIC, 0, [Payload(name.encode(), msgspec.json.encode(load))])
+
+
+def test_clocks_within_the_bound_are_one_finding():
+    reports = {"a:1": Report(100_000, 100_500), "b:1": Report(129_000, 100_000)}
+    [found] = judge_clocks(reports)
+    assert (found.severity, found.found) == (Severity.OK, "2 within 30 s of Kafka's, at their last load reports")
+    assert not list(judge_clocks({}))
+
+
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.zookeeper
@@ -211,8 +230,17 @@ async def test_real_servers_are_looked_at_before_and_after_there_is_a_cluster(
     )
     before = await check(settings, auditors(settings))
     assert not [f for f in before if f.severity is Severity.ERROR and "settings" not in f.subject]
-    async with Broker(settings=settings, endpoint=False):
+    async with Broker(settings=settings, endpoint=False) as broker:
         during = await check(settings, auditors(settings))
+        await broker.ask(lambda node: say_loads(node.world.log))
+        with_wrong_clocks = await check(settings, auditors(settings))
     assert not [f for f in during if f.severity is Severity.ERROR]
+    clocks = [f for f in with_wrong_clocks if f.subject == "clocks of brokers"]
+    assert {f.severity for f in clocks} == {Severity.WARNING}
+    assert [re.sub(r"\d+ s", "N s", f.found) for f in clocks] == [
+        "the clock of ahead:1 was N s ahead of Kafka's at its last load report",
+        "the clock of behind:1 was N s behind Kafka's at its last load report",
+    ]
+    assert "within 30 s is well" in clocks[0].advice
     assert any(settings.topic_prefix in f.subject + f.found for f in during)
     assert any(f.subject.startswith("zookeeper") for f in during)

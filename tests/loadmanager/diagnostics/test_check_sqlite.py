@@ -115,6 +115,27 @@ async def test_a_wall_clock_that_was_set_back_is_told(tmp_path: Path):
     assert "set back" in texts(found, Severity.WARNING)
 
 
+@pytest.mark.parametrize("off_s", [60, -60])
+async def test_brokers_whose_clocks_differ_are_told(tmp_path: Path, off_s: int):
+    """The clock of the second of three entries' writers is ahead, or behind."""
+    path = tmp_path / "lm.db"
+    await make_log(path)
+    log = SqliteLog(path)
+    await log.start(5)
+    await log.open_topic(TopicSpec("bundle-state", 2))
+    for _ in range(2):
+        await log.append("bundle-state", 0, [Payload(None, b"v")])
+    await log.close()
+    found = texts(audit_log_file(path, now_ms=now_ms(), mounts=lambda: LOCAL), Severity.WARNING)
+    assert "older than the entry before it" not in found
+    with closing(sqlite3.connect(path)) as db:
+        middle = "(SELECT place FROM chunks ORDER BY place LIMIT 1 OFFSET 1)"
+        db.execute(f"UPDATE chunks SET appended_ms = appended_ms + ? WHERE place = {middle}", (off_s * 1000,))
+        db.commit()
+    found = texts(audit_log_file(path, now_ms=now_ms() + 60_000, mounts=lambda: LOCAL), Severity.WARNING)
+    assert "one is 60 s older than the entry before it -> clocks of brokers differ" in found
+
+
 async def test_a_channel_that_may_lose_records_is_an_error(tmp_path: Path):
     await make_log(tmp_path / "lm.db", compacted=True)
     found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
