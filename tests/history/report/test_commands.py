@@ -162,14 +162,24 @@ def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     ]
 
 
+def whole_s(said: str) -> float:
+    """The command's whole time, as it says."""
+    [found] = re.findall(r"^took ([\d.]+) s in all$", said, re.MULTILINE)
+    return float(found)
+
+
 @pytest.mark.slow
 def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Path):
     asyncio.run(write(tmp_path / "log.db", records(seed=1)))
-    ours = re.compile(r"\[\d+/\d+\] [\w ]+, [\d.]+ s|published: ")
+    ours = re.compile(r"(\[\d+/\d+\] )?[\w ]+, [\d.]+ s$|published: |engine: DuckDB|took [\d.]+ s in all$")
     for job, arguments in (("ingest", ["--log", f"sqlite:{tmp_path / 'log.db'}"]), ("analyse", []), ("report", [])):
         run = apart(tmp_path / "lake", *arguments, job=job)
         assert run.returncode == 0, run.stderr
         assert [line for line in run.stderr.splitlines() if not ours.match(line)] == []
+        told = [line.partition(",")[0] for line in run.stderr.splitlines()]
+        assert ("starting Spark" in told) == (job != "analyse")
+        assert (job == "ingest") == ("reading how far the lake is" in told)
+        assert job == "analyse" or whole_s(run.stderr) > sum(map(float, re.findall(r", ([\d.]+) s$", run.stderr, re.M)))
 
 
 def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
