@@ -17,7 +17,7 @@ from loadmanager.history.analyses.registry import ANALYSES
 from loadmanager.history.analyses.texts import prepare_duckdb
 from loadmanager.history.coverage import RECORDED, nothing_recorded
 from loadmanager.history.delta import opened
-from loadmanager.history.duck import Connection, connected
+from loadmanager.history.duck import Connection, connected, versions
 from loadmanager.history.lake import Window
 from loadmanager.history.minutes import ENDLESS_US
 from loadmanager.history.utc import micros
@@ -40,8 +40,8 @@ def _bytes(root: Path, table: str) -> int:
 class Duck:
     """A lake as DuckDB reads it."""
 
-    def __init__(self, db: Connection, root: Path) -> None:
-        self._db, self._root = db, root
+    def __init__(self, db: Connection) -> None:
+        self._db = db
 
     def check_recorded(self, window: Window) -> None:
         """As `coverage.check_recorded`."""
@@ -71,9 +71,8 @@ class Duck:
         return found[:most], len(found) > most
 
     def versions(self, name: str) -> dict[str, int]:
-        """The newest versions of the tables that an analysis reads."""
-        found = {table: opened(self._root / "tables" / table) for table in ANALYSES[name].needs}
-        return {table: each.version() for table, each in found.items() if each is not None}
+        """The versions that were read of the tables that an analysis needs."""
+        return {table: version for table, version in versions(self._db).items() if table in ANALYSES[name].needs}
 
     def _one(self, question: str) -> Any:
         return self._db.execute(question).fetchone()
@@ -98,7 +97,7 @@ def on_duckdb(root: Path, names: Iterable[str]) -> Generator[Duck]:
         TemporaryDirectory(prefix="loadmanager-analyse-") as scratch,
         connected(root, Path(scratch), " ".join(sorted(tables))) as db,
     ):
-        yield Duck(db, root)
+        yield Duck(db)
 
 
 def _inside(window: Window) -> Callable[[str], str]:

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from bench.generating import World, write
 from bench.generating.arrow import schema_of
@@ -93,6 +93,17 @@ def test_an_open_stay_ends_where_the_lake_is_known_to_end(root: Path, tmp_path: 
         assert sum(row["seconds"] for row in states) == pytest.approx(WORLD.bundles * 3 * 86_400, rel=1e-3)
         cut, _ = duck.answer("ownership", Window(None, at(86_400)), DEFAULTS, 10_000)
         assert {row["until"] for row in cut if row["open"]} == {at(86_400)}
+
+
+def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    dict(write(lake, WORLD))
+    with on_duckdb(lake, ["gaps"]) as duck:
+        before = duck.versions("gaps")
+        there = DeltaTable(str(lake / "tables" / "move"))
+        write_deltalake(there, there.to_pyarrow_table().slice(0, 1), mode="append")
+        assert duck.versions("gaps") == before
+        assert (set(before), before["move"]) == (set(ANALYSES["gaps"].needs), there.version() - 1)
 
 
 def without_cpu_of_bundles(cores_later: float) -> dict[str, list[dict[str, Any]]]:
