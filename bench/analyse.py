@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import psutil
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.analyse_duckdb import ANSWERS, difference
 from bench.figures import emit
 from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES, Tables
-from loadmanager.history.analyses.analysis import DEFAULTS
+from loadmanager.history.analyses.analysis import DEFAULTS, Table
 from loadmanager.history.analyses.running import answers
 from loadmanager.history.duck import speak_spark
+from loadmanager.history.engine import answered
 from loadmanager.history.lake import ALWAYS
 from loadmanager.history.schemas import TABLES
 from loadmanager.history.session import Spark, session
@@ -46,6 +48,8 @@ TIMES_DUCKDB = 2.0
 MOST_GB = 4.0
 NEEDED = sorted({name for analysis in ANALYSES.values() for name in analysis.needs})
 WORLD = "world.txt"
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""How far figures may be apart: sums in another order; the second as a part of the column's largest."""
 
 
 def run(kind: str) -> None:
@@ -163,10 +167,10 @@ def compare(root: Path, count: int, took: dict[str, float], total: float, answer
     theirs: dict[str, float] = {}
     wrong: dict[str, str] = {}
     with connected(root) as db:
-        for name, answer in ANSWERS.items():
-            answer(db)
+        for name in ANALYSES:
+            answered(db, name, ALWAYS, DEFAULTS).to_arrow_table()
             begin = time.perf_counter()
-            rows = answer(db)
+            rows = answered(db, name, ALWAYS, DEFAULTS).to_arrow_table()
             theirs[name] = time.perf_counter() - begin
             apart = difference(answers[name], rows, ANALYSES[name].order)
             if apart:
@@ -202,3 +206,49 @@ def watched() -> Generator[list[float]]:
     finally:
         stop.set()
         thread.join()
+
+
+def difference(ours: Table, theirs: Table, order: tuple[str, ...]) -> str:
+    """What is not equal, in words; empty where all is."""
+    if ours.num_rows != theirs.num_rows:
+        return f"{ours.num_rows} rows and {theirs.num_rows}"
+    if set(ours.column_names) != set(theirs.column_names):
+        return f"columns {sorted(set(ours.column_names) ^ set(theirs.column_names))}"
+    ours, theirs = (_sorted(table, order) for table in (ours, theirs))
+    wrong = [
+        text for name in ours.column_names if (text := _run_blocking(name, ours.column(name), theirs.column(name)))
+    ]
+    return "; ".join(wrong)
+
+
+def _sorted(table: Table, order: tuple[str, ...]) -> Table:
+    exact = [name for name in table.column_names if name not in order and _is_exact(table.column(name).type)]
+    return table.sort_by([(name, "ascending") for name in (*order, *sorted(exact))])
+
+
+def _is_exact(kind: Any) -> bool:
+    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _run_blocking(name: str, ours: Any, theirs: Any) -> str:
+    if pa.types.is_nested(ours.type):
+        ours, theirs = (pa.chunked_array([each.combine_chunks().flatten()]) for each in (ours, theirs))
+    if pa.types.is_floating(ours.type):
+        one, other = (each.cast(pa.float64()).to_numpy() for each in (ours, theirs))
+        if len(one) != len(other):
+            return f"{name}: {len(one)} values and {len(other)}"
+        scale = np.nanmax(np.abs(other), initial=0.0)
+        same = np.isclose(one, other, RELATIVE, ABSOLUTE * scale, equal_nan=True)
+    else:
+        one, other = (np.array(_plain(each).to_pylist(), object) for each in (ours, theirs))
+        same = one == other
+    if same.all():
+        return ""
+    at = int(np.flatnonzero(~same)[0])
+    return f"{name}: {int((~same).sum())} differ, as {one[at]} and {other[at]}"
+
+
+def _plain(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column

@@ -53,6 +53,7 @@ _SPARKS = {
 """Functions of Spark that the texts use, and what DuckDB calls them."""
 _HARMLESS = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of Delta that change nothing for a reader of data files."""
+_VERSION = "version "
 _WORD = re.compile(r"\w+")
 _MEANS_MORE = frozenset("=*?[\\")
 """What DuckDB does not take literally in a path."""
@@ -133,11 +134,19 @@ def _make_tables(db: Connection, root: Path, scratch: Path, tables: Iterable[str
     links = Path(mkdtemp(prefix="tables-", dir=scratch.absolute()))
     speak_spark(db)
     for table in tables:
-        source, there = _source(root / "tables" / table, links / table), dict[str, str]()
+        (source, version), there = _source(root / "tables" / table, links / table), dict[str, str]()
         if source:
             there = {name: kind for name, kind, *_ in db.execute(f"DESCRIBE {source}").fetchall()}
         columns = ", ".join(_column(name, _NAMES[kind], there.get(name)) for name, kind in TABLES[table].items())
         db.execute(f"CREATE TEMP VIEW {table} AS SELECT {columns} {source or 'WHERE false'}")
+        if version is not None:
+            db.execute(f"COMMENT ON VIEW {table} IS '{_VERSION}{version}'")
+
+
+def versions(db: Connection) -> dict[str, int]:
+    """The version of each table that a connection reads, whatever is written meanwhile; without missing tables."""
+    asked = "SELECT view_name, comment FROM duckdb_views() WHERE temporary AND starts_with(comment, ?)"
+    return {name: int(said.removeprefix(_VERSION)) for name, said in db.execute(asked, [_VERSION]).fetchall()}
 
 
 def _column(name: str, kind: str, stored: str | None) -> str:
@@ -147,11 +156,11 @@ def _column(name: str, kind: str, stored: str | None) -> str:
     return f'CAST({value} AS {kind}) AS "{name}"'
 
 
-def _source(path: Path, link: Path) -> str:
-    """The FROM clause for the files that the table's newest version has; empty where there is no file or no table."""
+def _source(path: Path, link: Path) -> tuple[str, int | None]:
+    """The FROM clause for the files of the table's newest version, and its number; empty where there is none."""
     found = opened(path)
     if found is None:
-        return ""
+        return "", None
     with reading(path):
         told, files = found.metadata(), found.file_uris()
     _check_features(found, told.configuration, path.name)
@@ -160,7 +169,8 @@ def _source(path: Path, link: Path) -> str:
     place = found.table_uri.removeprefix("file://")
     link.symlink_to(path.absolute())
     listed = ", ".join(_quoted(f"{link}/{unquote(file.removeprefix(place))}") for file in files)
-    return f"FROM read_parquet([{listed}], union_by_name = true{hive})" if files else ""
+    source = f"FROM read_parquet([{listed}], union_by_name = true{hive})" if files else ""
+    return source, found.version()
 
 
 def _check_features(found: DeltaTable, settings: Mapping[str, str | None], table: str) -> None:

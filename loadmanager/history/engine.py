@@ -1,7 +1,4 @@
-"""Runs analyses with DuckDB: on a lake on this disk, without a JVM. Which engine a command takes.
-
-Only analyses that are SQL texts (`analyses/texts.py`) run with both engines.
-"""
+"""Runs analyses with DuckDB: on a lake on this disk, without a JVM. Which engine a command takes."""
 
 from __future__ import annotations
 
@@ -12,13 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+from duckdb import DuckDBPyRelation
 
 from loadmanager.errors import NotFound
 from loadmanager.history.analyses.analysis import Options
-from loadmanager.history.analyses.texts import TEXTS, needs, prepare_duckdb
+from loadmanager.history.analyses.registry import ANALYSES
+from loadmanager.history.analyses.texts import prepare_duckdb
 from loadmanager.history.coverage import RECORDED, nothing_recorded
 from loadmanager.history.delta import opened
-from loadmanager.history.duck import Connection, connected
+from loadmanager.history.duck import Connection, connected, versions
 from loadmanager.history.lake import Window
 from loadmanager.history.minutes import ENDLESS_US
 from loadmanager.history.utc import micros
@@ -29,10 +28,7 @@ MOST_BYTES = 2 << 30
 
 def why_spark(root: Path, names: Iterable[str]) -> str | None:
     """Why DuckDB cannot answer these analyses of a lake on this disk, or should not; None if it can."""
-    chosen = list(names)
-    if others := [name for name in chosen if name not in TEXTS]:
-        return f"{others[0]} runs with Spark only"
-    size = sum(_bytes(root, table) for table in {table for name in chosen for table in needs(name)})
+    size = sum(_bytes(root, table) for table in {table for name in names for table in ANALYSES[name].needs})
     return f"the tables have {size / 1e9:.0f} GB" if size > MOST_BYTES else None
 
 
@@ -44,8 +40,8 @@ def _bytes(root: Path, table: str) -> int:
 class Duck:
     """A lake as DuckDB reads it."""
 
-    def __init__(self, db: Connection, root: Path) -> None:
-        self._db, self._root = db, root
+    def __init__(self, db: Connection) -> None:
+        self._db = db
 
     def check_recorded(self, window: Window) -> None:
         """As `coverage.check_recorded`."""
@@ -69,29 +65,39 @@ class Duck:
 
     def answer(self, name: str, window: Window, options: Options, most: int) -> tuple[list[dict[str, Any]], bool]:
         """At most so many rows of an analysis, in its order, and whether there are more."""
-        prepare_duckdb(self._db, name, window, options)
-        order = ", ".join(f'"{each}" NULLS FIRST' for each in TEXTS[name].order)
-        found = self._db.sql(f"SELECT * FROM {name} ORDER BY {order} LIMIT {most + 1}").to_arrow_table().to_pylist()
+        order = ", ".join(f'"{each}" NULLS FIRST' for each in ANALYSES[name].order)
+        rows = answered(self._db, name, window, options).order(order).limit(most + 1)
+        found = rows.to_arrow_table().to_pylist()
         return found[:most], len(found) > most
 
     def versions(self, name: str) -> dict[str, int]:
-        """The newest versions of the tables that an analysis reads."""
-        found = {table: opened(self._root / "tables" / table) for table in needs(name)}
-        return {table: each.version() for table, each in found.items() if each is not None}
+        """The versions that were read of the tables that an analysis needs."""
+        return {table: version for table, version in versions(self._db).items() if table in ANALYSES[name].needs}
 
     def _one(self, question: str) -> Any:
         return self._db.execute(question).fetchone()
 
 
+def answered(db: Connection, name: str, window: Window, options: Options) -> DuckDBPyRelation:
+    """The answer of an analysis, without an order, until the connection answers the next one."""
+    analysis = ANALYSES[name]
+    prepare_duckdb(db, analysis.text, window, options)
+    rows = db.table(analysis.text)
+    if analysis.finish is None:
+        return rows
+    db.register("finished", analysis.finish(rows.to_arrow_table(), options))
+    return db.table("finished")
+
+
 @contextmanager
 def on_duckdb(root: Path, names: Iterable[str]) -> Generator[Duck]:
     """The lake, for these analyses. Raises as `duck.connected`."""
-    tables = {*RECORDED, "decision", *(table for name in names for table in needs(name))}
+    tables = {*RECORDED, "decision", *(table for name in names for table in ANALYSES[name].needs)}
     with (
         TemporaryDirectory(prefix="loadmanager-analyse-") as scratch,
         connected(root, Path(scratch), " ".join(sorted(tables))) as db,
     ):
-        yield Duck(db, root)
+        yield Duck(db)
 
 
 def _inside(window: Window) -> Callable[[str], str]:

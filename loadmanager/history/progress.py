@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -74,6 +74,17 @@ def steps(spark: SparkSession, total: int, *, quiet: bool = False) -> Generator[
         with following(spark, shown.tasks):
             yield shown
         shown.end()
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None]:
+    """Show that a job waits for this: on a terminal while it does, elsewhere as a line when it is done."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    begun_s = time.monotonic()
+    with console.status(what) if console.is_terminal else nullcontext():
+        yield
+    if not console.is_terminal:
+        console.print(f"{what}, {time.monotonic() - begun_s:.1f} s")
 
 
 @contextmanager

@@ -181,7 +181,9 @@ def test_the_ingest_makes_the_same_gold_though_the_channel_lags_behind(
 ) -> None:
     dict(write(tmp_path / "whole", WHOLE))
     whole = Lake(spark, str(tmp_path / "whole"))
-    moments = [f"TIMESTAMP'{moment} UTC'" for moment in ("2026-01-05 12:31:07", "2026-01-05 12:33", "2026-01-09")]
+    moments = [
+        f"TIMESTAMP'{moment} UTC'" for moment in ("2026-01-05 12:31:07", "2026-01-05 12:33:00", "2026-01-09 00:00:00")
+    ]
     for number, moment in enumerate(moments):
         for topic, tables in TOPICS.items():
             if topic == CHANNEL_TOPIC and number == 1:

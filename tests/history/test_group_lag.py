@@ -18,8 +18,8 @@ from loadmanager.consumer.hosting import KafkaTopics
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG, GROUP_LAG_TOPIC, GroupLagRecord
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
+from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options as Asked
-from loadmanager.history.analyses.groups import run
 from loadmanager.history.duck import connected
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.lake import Lake, Window
@@ -94,7 +94,7 @@ async def test_the_lag_of_a_real_group_is_in_the_analysis_and_the_view(
     lake = Lake(spark, str(tmp_path / "lake"))
     Ingest(lake, source, Options(partitions=1)).run_available()
     group = world.group.partition("://")[2]
-    [row] = run(lake.table, Window(), Asked.of(Settings())).where(f"group = '{group}'").collect()
+    [row] = ANALYSES["groups"].run(lake.table, Window(), Asked.of(Settings())).where(f"group = '{group}'").collect()
     assert (row.topic, row.queues, row.lag_max, row.lag_last) == (world.topic, PARTITIONS, SENT // PARTITIONS, 0)
     assert 0 < row.lag_mean < row.lag_max
     assert (row.rebalances, row.stickiness) == rebalanced(records)

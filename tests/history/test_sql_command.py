@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 from bench.generating import World, write
 from loadmanager.history.columns import FORMAT_PROPERTY, TABLES
@@ -124,8 +125,24 @@ def test_a_bad_question_is_told_with_what_to_do(root: Path, question: str, told:
 
 def test_a_missing_lake_and_one_elsewhere_are_told(tmp_path: Path):
     assert "history ingest" in sql(tmp_path / "none", "SELECT 1").stderr
-    result = CliRunner().invoke(main, ["history", "sql", "--lake", "s3a://bucket/lake", "SELECT 1"])
-    assert "lakes on this disk" in result.stderr
+    elsewhere = ["history", "sql", "--lake", "s3a://bucket/lake", "--engine", "duckdb", "SELECT 1"]
+    assert "lakes on this disk" in CliRunner().invoke(main, elsewhere).stderr
+
+
+def test_spark_answers_as_duckdb_and_only_selects(spark: SparkSession, root: Path):
+    ask = "SELECT bundle, since, token FROM who_owns_what_now ORDER BY bundle;"
+    asked = [sql(root, ask, "--engine", engine, "--rows", "4", "-o", "csv") for engine in ("spark", "duckdb")]
+    assert asked[0].stdout == asked[1].stdout
+    assert len(asked[0].stdout.splitlines()) == 1 + 4
+    assert "more rows" in asked[0].stderr
+    for statement in (
+        "CREATE TABLE x (a INT)",
+        "DROP VIEW move",
+        "SELECT 1; SELECT 2",
+        "INSERT INTO move SELECT * FROM move",
+    ):
+        result = sql(root, statement, "--engine", "spark")
+        assert (result.exit_code, result.stdout, "Error: " in result.stderr) == (1, "", True)
 
 
 def test_views_and_their_columns_are_listed():

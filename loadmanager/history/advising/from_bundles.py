@@ -1,7 +1,7 @@
 """More bundles for a namespace that has a bundle too large for its broker to be within tolerance.
 
 The promise counts recorded minutes beyond tolerance in which the fullest broker had such a bundle. With no bundle
-larger than tolerance · even, no broker need be beyond tolerance (see `analyses/bundle_count.py`), so these minutes
+larger than tolerance · even, no broker need be beyond tolerance (see `analyses/bundle_count.sql`), so these minutes
 would have gone away; all others stay as recorded.
 """
 

@@ -8,6 +8,7 @@ count it, or join it with more.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -17,6 +18,8 @@ from loadmanager.model.load import DEFAULT_WEIGHTS, Weights, weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.splits import Limits
 
+Table = Any
+"""A pyarrow.Table; pyarrow ships no types."""
 Tables = Callable[[str], DataFrame]
 """All rows of a table of `schemas.py`; empty where the table does not exist yet. `Lake.table` is one."""
 
@@ -66,7 +69,8 @@ class Analysis(msgspec.Struct, frozen=True):
     """One analysis.
 
     `needs` are the tables that it reads, so that a caller can tell why an answer is empty. `order` are the columns to
-    sort by for people: `run` sorts nothing, `ordered` does.
+    sort by for people: `run` sorts nothing, `ordered` does. `text` is what both engines run (`texts.py`), and `finish`
+    makes the answer of the text's rows, where SQL cannot.
     """
 
     name: str
@@ -74,6 +78,8 @@ class Analysis(msgspec.Struct, frozen=True):
     needs: tuple[str, ...]
     run: Callable[[Tables, Window, Options], DataFrame]
     order: tuple[str, ...]
+    text: str
+    finish: Callable[[Table, Options], Table] | None = None
 
     def ordered(self, tables: Tables, window: Window, options: Options) -> DataFrame:
         """The answer sorted by `order`, so that what is shown or cut off is the same each time."""

@@ -15,21 +15,13 @@ from loadmanager.model.load import CAPACITIES, RESOURCES, Weights
 
 NUMBERS = range(len(RESOURCES))
 CPU, MEMORY, BYTES_IN, BYTES_OUT, MESSAGES = NUMBERS
-MINUTE_S = 60
 HOUR_S = 3600
-DAY_S = 86_400
 
 
 def sound(name: str | Column) -> Column:
     """A figure; 0 for values that make no sense: null, negative, infinite, not a number (as `credible`)."""
     value = f.col(name) if isinstance(name, str) else name
     return f.when((value >= 0) & (value < inf), value).otherwise(0.0)
-
-
-def known(name: str) -> Column:
-    """Whether a figure makes sense: finite and not negative."""
-    value = f.col(name)
-    return f.coalesce((value >= 0) & (value < inf), f.lit(False))
 
 
 def over(part: Column, whole: Column) -> Column:
@@ -44,19 +36,9 @@ def seconds_between(begin: Column, end: Column) -> Column:
     return f.when(apart < 0, 0.0).otherwise(apart)
 
 
-def number_of(time: Column, length_s: int) -> Column:
-    """Which hour, day, … since 1970 (UTC) a time is in."""
-    return f.floor(f.unix_seconds(time) / f.lit(length_s)).cast("long")
-
-
 def begin_of(number: Column, length_s: int) -> Column:
     """The inverse: when that hour, day, … began."""
     return f.timestamp_seconds(number * f.lit(length_s))
-
-
-def namespace_of(bundle: Column) -> Column:
-    """The namespace in a bundle's name. Cheaper than to carry the column through an aggregation."""
-    return f.substring_index(bundle, "/", 2)
 
 
 def declared(number: int) -> Column:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from loadmanager.history.analyses.analysis import Analysis, Options, Tables
+from loadmanager.history.analyses.analysis import Table
 from loadmanager.history.analyses.figures import HOUR_S
 from loadmanager.history.analyses.forecasting import NINETY_PERCENT, WAYS, forecast
-from loadmanager.history.analyses.hours import NEEDS, Series, Table, answer_of, by_series, hourly
+from loadmanager.history.analyses.hours import Series, answer_of, of_series
 from loadmanager.history.analyses.seasons import DAY
-from loadmanager.history.analyses.serving import there
-from loadmanager.history.lake import Window
 
 COLUMNS = pa.schema(
     [
@@ -26,24 +22,13 @@ COLUMNS = pa.schema(
 )
 
 
-def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """`options.horizon_h` rows per bundle that exists and was seen in the window's last day, from the next hour on.
+def forecast_of(series: Series, horizon: int) -> Table:
+    """`horizon` rows per bundle that exists and was seen in the window's last day, from the next hour on.
 
     `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, the range
     in which nine of ten should fall; the chosen method (`way`) and its errors `mape` and `mae`, null where the history
     is too short: then the range is that of the known hours.
     """
-    horizon = options.horizon_h
-
-    def found(series: Series) -> Table:
-        return forecast_of(series, horizon)
-
-    rows = there(hourly(tables, window, options), tables("transition"), window)
-    return by_series(rows, from_arrow_schema(COLUMNS), found)
-
-
-def forecast_of(series: Series, horizon: int) -> Table:
-    """The answer's rows for a group of bundles."""
     series = alive(series)
     made = forecast(series.values, horizon)
     rows = np.repeat(np.arange(len(series.bundles)), horizon)
@@ -71,4 +56,8 @@ def alive(series: Series) -> Series:
     return Series([series.bundles[row] for row in rows], series.first, series.values[rows])
 
 
-ANALYSIS = Analysis("forecast", "Forecast of bundles", (*NEEDS, "transition"), run, ("bundle", "at"))
+ANALYSIS = of_series(
+    *("forecast", "Forecast of bundles", "hourly_there", COLUMNS),
+    lambda series, options: forecast_of(series, options.horizon_h),
+    ("bundle", "at"),
+)

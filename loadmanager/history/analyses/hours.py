@@ -15,22 +15,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from loadmanager.history.analyses.analysis import Options, Tables
-from loadmanager.history.analyses.cluster import bundle_hours, cluster, with_cpu
-from loadmanager.history.analyses.figures import CPU
-from loadmanager.history.analyses.sharing import shareable
+from loadmanager.history.analyses.analysis import Analysis, Options, Table, Tables
+from loadmanager.history.analyses.texts import needs, relation
 from loadmanager.history.lake import Window
-from loadmanager.model.load import RESOURCES
 
 Floats = NDArray[np.float64]
-Table = Any
-"""A pyarrow.Table; pyarrow ships no types."""
 GROUPS = 16
-MOST_HOURS = 24 * 7 * 60
-"""The most hours of a series, the last ones: a clock that is years wrong must not make matrices of centuries."""
-NEEDS = ("bundle_minute", "broker_minute", "bundle_total")
 
 
 class Series(msgspec.Struct, frozen=True, eq=False):
@@ -41,35 +33,28 @@ class Series(msgspec.Struct, frozen=True, eq=False):
     values: Floats
 
 
-@shareable
-def hourly(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """`bundle`, `hour` (since 1970, UTC), `load`: the mean of the measured resource over the time that was covered.
+def of_series(
+    name: str, title: str, text: str, columns: Any, work: Callable[[Series, Options], Table], order: tuple[str, ...]
+) -> Analysis:
+    """The analysis that is `work` on the series in the rows of a text (`hourly.sql`): all of them, or some."""
 
-    `first` and `last` are those of all bundles, on every row, so that all series line up. Hours more than MOST_HOURS
-    before the last are left out.
-    """
-    number = RESOURCES.index(options.measure)
-    loads = bundle_hours(tables, window)
-    ends = loads.agg(f.min("hour").alias("from"), f.max("hour").alias("last"))
-    ends = ends.select(f.greatest("from", f.col("last") - (MOST_HOURS - 1)).alias("first"), "last")
-    if number == CPU:
-        loads = with_cpu(loads, cluster(tables, window, options))
-    loads = loads.select("bundle", "hour", (f.col(f"load_{number}") / f.col("covered_s")).alias("load"))
-    return loads.crossJoin(f.broadcast(ends)).where(f.col("hour") >= f.col("first"))
+    def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+        groups = f.pmod(f.hash("bundle"), f.lit(GROUPS)).alias("group")
 
+        def finished(table: Table) -> Table:
+            return finish(table, options)
 
-def by_series(rows: DataFrame, answer: StructType, work: Callable[[Series], Table]) -> DataFrame:
-    """`work` on the series of each group of bundles of `hourly`."""
+        rows = relation(tables, text, window, options).groupBy(groups)
+        return rows.applyInArrow(finished, from_arrow_schema(columns))
 
-    def worked(table: Table) -> Table:
-        return work(series_of(table))
+    def finish(table: Table, options: Options) -> Table:
+        return work(series_of(table), options) if table.num_rows else columns.empty_table()
 
-    groups = f.pmod(f.hash("bundle"), f.lit(GROUPS)).alias("group")
-    return rows.groupBy(groups).applyInArrow(worked, answer)
+    return Analysis(name, title, needs(text), run, order, text, finish)
 
 
 def series_of(table: Table) -> Series:
-    """The matrix of the rows of a group."""
+    """The matrix of rows of `hourly.sql`; at least one."""
     bundles = table.column("bundle").combine_chunks().dictionary_encode()
     hours = table.column("hour").to_numpy()
     first, last = table.column("first")[0].as_py(), table.column("last")[0].as_py()

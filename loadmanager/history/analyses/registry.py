@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.history.analyses import (
-    benefit,
-    bundle_count,
-    capacity,
-    forecast,
-    forecast_error,
-    groups,
-    hot_bundles,
-    imbalance,
-    seasonality,
-    skew,
-)
+from loadmanager.history.analyses import capacity, forecast, forecast_error, seasonality
 from loadmanager.history.analyses.analysis import Analysis
 from loadmanager.history.analyses.texts import analysis
 
 ANALYSES: Mapping[str, Analysis] = {
     each.name: each
     for each in (
-        imbalance.ANALYSIS,
-        hot_bundles.ANALYSIS,
-        skew.ANALYSIS,
+        analysis("imbalance"),
+        analysis("hot_bundles"),
+        analysis("skew"),
         seasonality.ANALYSIS,
         forecast.ANALYSIS,
         forecast_error.ANALYSIS,
         analysis("transfers"),
         analysis("gaps"),
-        benefit.ANALYSIS,
+        analysis("benefit"),
         analysis("churn"),
         analysis("ownership"),
         analysis("time_in_state"),
@@ -38,7 +27,7 @@ ANALYSES: Mapping[str, Analysis] = {
         analysis("failovers"),
         analysis("leaders"),
         capacity.ANALYSIS,
-        bundle_count.ANALYSIS,
-        groups.ANALYSIS,
+        analysis("bundle_count"),
+        analysis("groups"),
     )
 }

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.hours import NEEDS, Series, Table, answer_of, by_series, hourly
+from loadmanager.history.analyses.analysis import Table
+from loadmanager.history.analyses.hours import Series, answer_of, of_series
 from loadmanager.history.analyses.seasons import DAY, seasons
-from loadmanager.history.lake import Window
 
 COLUMNS = pa.schema(
     [
@@ -27,7 +24,7 @@ COLUMNS = pa.schema(
 )
 
 
-def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+def found(series: Series) -> Table:
     """One row per bundle, of `options.measure` by the hour.
 
     `hours` that are known and their part (`coverage`) of the time, `mean`, autocorrelations at a day's and a week's
@@ -35,11 +32,6 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     Fourier coefficient; of the profile over the day (`profile`, UTC): `peak_hour`, `trough_hour`, `swing` = (peak -
     trough) / mean.
     """
-    return by_series(hourly(tables, window, options), from_arrow_schema(COLUMNS), found)
-
-
-def found(series: Series) -> Table:
-    """The answer's rows for a group of bundles."""
     season = seasons(series.values, series.first)
     seen = ~np.isnan(season.profile).all(axis=1)
     some = np.where(np.isnan(season.profile), season.mean[:, None], season.profile)
@@ -64,4 +56,6 @@ def found(series: Series) -> Table:
     )
 
 
-ANALYSIS = Analysis("seasonality", "Seasonality of bundles", NEEDS, run, ("bundle",))
+ANALYSIS = of_series(
+    "seasonality", "Seasonality of bundles", "hourly", COLUMNS, lambda series, _: found(series), ("bundle",)
+)

@@ -18,8 +18,8 @@ from loadmanager.errors import NotFound
 from loadmanager.history.analyses import ANALYSES, Options, Tables
 from loadmanager.history.analyses.figures import HOUR_S
 from loadmanager.history.analyses.figures import begin_of as number_begin
-from loadmanager.history.analyses.hours import hourly
 from loadmanager.history.analyses.sharing import shared
+from loadmanager.history.analyses.texts import relation
 from loadmanager.history.lake import Window
 from loadmanager.history.report import buckets
 from loadmanager.history.report.material import (
@@ -200,7 +200,7 @@ def _forecast(tables: Tables, window: Window, options: Options) -> tuple[Rows, R
     predicted = [row for name in names for row in predicted if row["bundle"] == name]
     if not predicted:
         return [], []
-    past = hourly(tables, window, options).where(f.col("bundle").isin(names))
+    past = relation(tables, "hourly", window, options).where(f.col("bundle").isin(names))
     past = past.select("bundle", number_begin(f.col("hour"), HOUR_S).alias("at"), "load")
     first = min(row["at"] for row in predicted) - timedelta(hours=HOURS_BEFORE)
     return rows_of(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from bench.generating import World, write
+from bench.generating.arrow import schema_of
 from loadmanager.history import published
+from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.analyses.texts import TEXTS, needs
+from loadmanager.history.analyses.texts import TEXTS, needs, prepare_duckdb
 from loadmanager.history.columns import TABLES
+from loadmanager.history.duck import speak_spark
 from loadmanager.history.engine import MOST_BYTES, on_duckdb, why_spark
 from loadmanager.history.lake import ALWAYS, Window
 from loadmanager_api.cli.main import main
@@ -42,8 +48,9 @@ def test_every_text_reads_tables_and_texts_that_there_are() -> None:
 
 
 def test_texts_of_a_small_lake_are_answered_and_published_without_spark(root: Path) -> None:
-    shown = analyse(root, "--analysis", "gaps", "--analysis", "leaders")
+    shown = analyse(root)
     assert (shown.exit_code, shown.stderr.splitlines()[0]) == (0, "engine: DuckDB (--engine spark for Spark)")
+    assert [line.split()[0] for line in shown.stdout.splitlines()[2:]] == list(ANALYSES)
     answer = json.loads(analyse(root, "--analysis", "gaps", "-o", "json").stdout)
     [made] = answer
     assert {row["how"] for row in made["rows"]} == {"transfer", "failover"}
@@ -56,7 +63,6 @@ def test_texts_of_a_small_lake_are_answered_and_published_without_spark(root: Pa
 
 
 def test_what_duckdb_cannot_answer_is_refused_if_it_is_wanted(root: Path) -> None:
-    assert "skew runs with Spark only" in analyse(root, "--analysis", "skew", "--engine", "duckdb").stderr
     assert "on this disk" in analyse("s3a://lake", "--analysis", "gaps", "--engine", "duckdb").stderr
     assert "no lake" in analyse(root / "none", "--analysis", "gaps").stderr
     empty = analyse(root, "--analysis", "gaps", "--from", "2020-01-01", "--to", "2020-01-02")
@@ -87,3 +93,45 @@ def test_an_open_stay_ends_where_the_lake_is_known_to_end(root: Path, tmp_path: 
         assert sum(row["seconds"] for row in states) == pytest.approx(WORLD.bundles * 3 * 86_400, rel=1e-3)
         cut, _ = duck.answer("ownership", Window(None, at(86_400)), DEFAULTS, 10_000)
         assert {row["until"] for row in cut if row["open"]} == {at(86_400)}
+
+
+def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    dict(write(lake, WORLD))
+    with on_duckdb(lake, ["gaps"]) as duck:
+        before = duck.versions("gaps")
+        there = DeltaTable(str(lake / "tables" / "move"))
+        write_deltalake(there, there.to_pyarrow_table().slice(0, 1), mode="append")
+        assert duck.versions("gaps") == before
+        assert (set(before), before["move"]) == (set(ANALYSES["gaps"].needs), there.version() - 1)
+
+
+def without_cpu_of_bundles(cores_later: float) -> dict[str, list[dict[str, Any]]]:
+    """Two days of a broker whose two bundles get 1 and 2 messages/s: it uses 3 cores on the first day."""
+    found = defaultdict[str, list[dict[str, Any]]](list)
+    for hour in range(48):
+        minute = {"minute": at(3600 * hour), "covered_s": 60.0, "broker": "b"}
+        cpu_percent = 100.0 * (3.0 if hour < 24 else cores_later)
+        found["broker_minute"].append({**minute, "cpu_percent": cpu_percent, "in_rate_msg_s": 3.0})
+        for rate, bundle in enumerate(("t/n/a", "t/n/b"), 1):
+            found["bundle_minute"].append({**minute, "bundle": bundle, "in_rate_msg_s": float(rate)})
+    found["bundle_total"].append({"at": at(0), "broker": "b", "cpu_percent": 0.0})
+    return found
+
+
+@pytest.mark.parametrize("cores_later", [3.0, 30.0])
+def test_what_a_message_costs_is_learnt_within_its_hour(cores_later: float) -> None:
+    """So a fold of the backtest knows nothing of what messages cost later."""
+    with duckdb.connect() as db:
+        speak_spark(db)
+        for name, rows in without_cpu_of_bundles(cores_later).items():
+            db.register(name, pa.Table.from_pylist(rows, schema_of(name)))
+        prepare_duckdb(db, "hourly", ALWAYS, DEFAULTS)
+        days = db.sql("SELECT bundle, hour // 24 - min(hour // 24) OVER () AS day, load FROM hourly").fetchall()
+        assert sorted(set(days)) == [
+            ("t/n/a", 0, 1.0), ("t/n/a", 1, pytest.approx(cores_later / 3)),
+            ("t/n/b", 0, 2.0), ("t/n/b", 1, pytest.approx(cores_later / 3 * 2)),
+        ]  # fmt: skip
+        prepare_duckdb(db, "bundle_loads", ALWAYS, DEFAULTS)
+        [(whole,)] = db.sql("SELECT sum(cpu) FROM bundle_loads").fetchall()
+        assert whole == pytest.approx(24 * 60 * (3.0 + cores_later))

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.analyses.hours import MOST_HOURS
+from loadmanager.history.analyses.texts import MOST_HOURS
 from loadmanager.history.lake import ALWAYS, Window
 from loadmanager.history.schemas import TABLES
 from tests.history.analyses.making import Chain, answers, at, since, tables

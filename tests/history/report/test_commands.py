@@ -61,8 +61,9 @@ def history(lake: Lake, command: str, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["history", command, "--lake", lake.root, *arguments])
 
 
-def test_an_analysis_is_shown_and_published_with_where_it_comes_from(filled: Lake):
-    result = history(filled, "analyse", "--analysis", "imbalance", "-o", "json")
+@pytest.mark.parametrize("engine", ["spark", "duckdb"])
+def test_an_analysis_is_shown_and_published_with_where_it_comes_from(filled: Lake, engine: str):
+    result = history(filled, "analyse", "--analysis", "imbalance", "-o", "json", "--engine", engine)
     assert result.exit_code == 0, result.output
     (shown,) = json.loads(result.stdout)
     fullest = next(row for row in shown["rows"] if row["resource"] == "fullest")
@@ -70,7 +71,7 @@ def test_an_analysis_is_shown_and_published_with_where_it_comes_from(filled: Lak
     assert fullest["max_over_mean"] == pytest.approx(0.5 / 0.35)
     found = published.read(f"{filled.root}/published", "analyses/imbalance")
     assert (found.rows, found.provenance.truncated) == (shown["rows"], False)
-    assert set(found.provenance.lake_versions) == {"broker_minute"}
+    assert found.provenance.lake_versions == Pinned(filled).versions(["broker_minute"])
 
 
 def test_rows_beyond_the_limit_are_left_out_and_that_is_said(filled: Lake):
@@ -91,7 +92,7 @@ def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(filled:
         return taken(answer, most)
 
     monkeypatch.setattr("loadmanager_api.cli.load_history.analyses.taken", while_an_ingest_writes)
-    assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
+    assert history(filled, "analyse", "--analysis", "imbalance", "--engine", "spark").exit_code == 0
     found = published.read(f"{filled.root}/published", "analyses/imbalance")
     assert {row["minute"] for row in found.rows} == {"2030-01-28T12:00:00Z"}
     assert found.provenance.lake_versions == before != Pinned(filled).versions(["broker_minute"])
@@ -162,14 +163,24 @@ def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     ]
 
 
+def whole_s(said: str) -> float:
+    """The command's whole time, as it says."""
+    [found] = re.findall(r"^took ([\d.]+) s in all$", said, re.MULTILINE)
+    return float(found)
+
+
 @pytest.mark.slow
 def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Path):
     asyncio.run(write(tmp_path / "log.db", records(seed=1)))
-    ours = re.compile(r"\[\d+/\d+\] [\w ]+, [\d.]+ s|published: ")
+    ours = re.compile(r"(\[\d+/\d+\] )?[\w ]+, [\d.]+ s$|published: |engine: DuckDB|took [\d.]+ s in all$")
     for job, arguments in (("ingest", ["--log", f"sqlite:{tmp_path / 'log.db'}"]), ("analyse", []), ("report", [])):
         run = apart(tmp_path / "lake", *arguments, job=job)
         assert run.returncode == 0, run.stderr
         assert [line for line in run.stderr.splitlines() if not ours.match(line)] == []
+        told = [line.partition(",")[0] for line in run.stderr.splitlines()]
+        assert ("starting Spark" in told) == (job != "analyse")
+        assert (job == "ingest") == ("reading how far the lake is" in told)
+        assert job == "analyse" or whole_s(run.stderr) > sum(map(float, re.findall(r", ([\d.]+) s$", run.stderr, re.M)))
 
 
 def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.history.progress import Counts, following, steps
+from loadmanager.history.progress import Counts, following, steps, waiting
 
 NO_SPARK = cast("SparkSession", None)
 
@@ -31,6 +31,15 @@ def test_a_job_that_failed_is_not_called_done(capsys: pytest.CaptureFixture[str]
 
     with pytest.raises(KeyError):
         failing()
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_job_waits_for_is_a_line_when_it_is_done(capsys: pytest.CaptureFixture[str]):
+    with waiting("starting Spark"):
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "starting Spark, 0.0 s\n"
+    with pytest.raises(KeyError), waiting("starting Spark"):
+        raise KeyError
     assert capsys.readouterr().err == ""
 
 

@@ -22,8 +22,8 @@ from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.load_history.jobs import (
     Job,
     check_answers,
-    check_lake,
     check_recorded,
+    engine_option,
     failing,
     installed,
     job_options,
@@ -39,6 +39,7 @@ from loadmanager_api.cli.load_history.jobs import (
     table,
     tables_of,
     taken,
+    takes_duckdb,
     window_of,
 )
 from loadmanager_api.cli.options import dry_run_option
@@ -71,13 +72,7 @@ MOST_SHOWN = 20
     help="Number of rows to publish of each analysis.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the analyses, and run none.")
-@click.option(
-    "--engine",
-    type=click.Choice(("auto", "spark", "duckdb")),
-    default="auto",
-    show_default=True,
-    help="DuckDB needs no JVM, and a lake on this disk; `auto` takes it where it can.",
-)
+@engine_option
 @dry_run_option
 def analyse(
     job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool, engine: str, dry_run: bool
@@ -111,17 +106,10 @@ def _takes_duckdb(job: Job, chosen: list[Analysis], engine: str) -> bool:
     """Raises Failed where DuckDB is wanted and cannot answer."""
     from loadmanager.history.engine import why_spark
 
-    if engine == "spark" or (engine == "auto" and (job.local is None or job.master or job.conf)):
-        return False
-    if job.local is None:
-        raise Failed("--engine duckdb reads lakes on this disk: take --engine spark, or copy the lake")
-    check_lake(job, new=False)
-    why = why_spark(job.local.absolute(), [each.name for each in chosen])
-    if engine == "duckdb" and why:
-        raise Failed(f"--engine duckdb: {why}; take --engine spark")
-    if not why and job.shown.for_people:
+    taken = takes_duckdb(job, engine, lambda root: why_spark(root, [each.name for each in chosen]))
+    if taken and job.shown.for_people:
         echo("engine: DuckDB (--engine spark for Spark)", err=True)
-    return not why
+    return taken
 
 
 def _run_on_duckdb(job: Job, chosen: list[Analysis], more: tuple[str, ...], most: int) -> list[Published]:

@@ -119,9 +119,7 @@ def ingest(
         known = {name: value for name, value in given.items() if value is not None}
         source, options = _asked(settings, {"load_ttl_s": _ttl_s(lake, settings), **known})
         _run(lake, source, options, once=once)
-        if (ttl_s := _ttl_s(lake, settings)) != options.load_ttl_s:
-            _made_anew(lake, ttl_s)
-        rows = _reached(lake)
+        rows = _closed(lake, settings, options)
     table(job, rows, COLUMNS, rows, empty="there was nothing to ingest")
 
 
@@ -149,11 +147,19 @@ def _ttl_s(lake: Lake, settings: Settings) -> float:
     return settings.load_ttl_s if given else recorded_settings(lake).load_ttl_s
 
 
-def _made_anew(lake: Lake, ttl_s: float) -> None:
-    """The first decisions came just now, and say that brokers go by another time."""
+def _closed(lake: Lake, settings: Settings, options: Options) -> Rows:
+    """How far the lake is with each topic, after gold is made again if the first decisions came just now, and say that
+    brokers go by another time.
+    """
     from loadmanager.history.ingest import refresh_gold
+    from loadmanager.history.progress import waiting
 
-    refresh_gold(lake, ttl_s, everything=True)
+    with waiting("reading how far the lake is"):
+        ttl_s, rows = _ttl_s(lake, settings), _reached(lake)
+    if ttl_s != options.load_ttl_s:
+        with waiting("making all minutes again"):
+            refresh_gold(lake, ttl_s, everything=True)
+    return rows
 
 
 def partitions_of(settings: Settings, source: Source) -> int:

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -162,6 +163,20 @@ _PUBLISH = click.option(
 )
 
 
+def lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a lake and a Spark session; `job_of` makes a `Job` of them."""
+    for option in reversed(_LAKE):
+        command = option(command)
+    return command
+
+
+def job_of(**given: Any) -> Job:
+    """Raises UsageError for what a session would refuse in pages of Java."""
+    job = Job(**given)
+    _check(job)
+    return job
+
+
 def job_options(
     *, window: bool = True, publish: bool = True, lake: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -177,15 +192,47 @@ def job_options(
             own["lake"] = own["lake"] or ""
             if lake and not own["lake"]:
                 raise click.MissingParameter(param_hint="'--lake'", param_type="option")
-            job = Job(**own, output=shown.output)
-            _check(job)
-            return ctx.invoke(command, job, **given)
+            job = job_of(**own, output=shown.output)
+            begun_s = time.monotonic()
+            result = ctx.invoke(command, job, **given)
+            if _STARTED in ctx.meta:
+                echo(f"took {time.monotonic() - begun_s:.1f} s in all", err=True)
+            return result
 
         for option in reversed(options):
             working = option(working)
         return working
 
     return add
+
+
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(("auto", "spark", "duckdb")),
+    default="auto",
+    show_default=True,
+    help="DuckDB needs no JVM, and a lake on this disk; `auto` takes it where it can.",
+)
+
+
+def takes_duckdb(job: Job, engine: str, why_spark: Callable[[Path], str | None] = lambda _: None) -> bool:
+    """Returns True if DuckDB answers a job. `why_spark` says why it cannot or should not, of a lake's folder.
+
+    Raises Failed where DuckDB is wanted and cannot answer.
+    """
+    if engine == "spark" or (engine == "auto" and (job.local is None or job.master or job.conf)):
+        return False
+    if job.local is None:
+        raise Failed("--engine duckdb reads lakes on this disk: take --engine spark, or copy the lake")
+    check_lake(job, new=False)
+    why = why_spark(job.local.absolute())
+    if engine == "duckdb" and why:
+        raise Failed(f"--engine duckdb: {why}; take --engine spark")
+    return not why
+
+
+_STARTED = f"{__name__}.started"
+"""In the command's context once it has started a session: what it prints of its time is the whole then."""
 
 
 def _check(job: Job) -> None:
@@ -412,6 +459,7 @@ def _server_is_gone(error: BaseException | None) -> bool:
 def _session(job: Job, *, brief: bool = False) -> Generator[SparkSession]:
     from pyspark.sql import SparkSession
 
+    from loadmanager.history.progress import waiting
     from loadmanager.history.session import Spark, keep_stdout, session
 
     if not job.remote and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -423,7 +471,12 @@ def _session(job: Job, *, brief: bool = False) -> Generator[SparkSession]:
         check_master(job.master)
     active = SparkSession.getActiveSession()
     there = active or _submitted(job)
-    spark = there or session(Spark(**_session_place(job), conf=_conf(job), brief=brief))
+    if there is None:
+        with waiting("starting Spark"):
+            spark = session(Spark(**_session_place(job), conf=_conf(job), brief=brief))
+        click.get_current_context().meta[_STARTED] = True
+    else:
+        spark = there
     if active is None and not job.remote:
         keep_stdout(spark)
     try:

@@ -1,4 +1,7 @@
-"""`loadmanager history sql`: answers a question in SQL about a lake on this disk, with DuckDB: no JVM starts."""
+"""`loadmanager history sql`: answers a question in SQL about a lake.
+
+With DuckDB for a lake on this disk: no JVM starts. With Spark for any lake.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,18 @@ import click
 from loadmanager.errors import Invalid, NotFound
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.command_group import with_nearest
-from loadmanager_api.cli.load_history.jobs import LAKE, Job, Rows, check_lake, installed, table
+from loadmanager_api.cli.load_history.jobs import (
+    Job,
+    Rows,
+    check_lake,
+    engine_option,
+    installed,
+    job_of,
+    lake_options,
+    opened,
+    table,
+    takes_duckdb,
+)
 from loadmanager_api.cli.options import FORMS
 from loadmanager_api.cli.printing import echo
 from loadmanager_api.cli.remote import Typed
@@ -35,7 +49,8 @@ _UNKNOWN = re.compile(r"(?:Table|View) with name \"?([^\"\n]{1,200}?)\"? does no
 
 @click.command()
 @click.argument("query", required=False, metavar="[SQL]")
-@click.option("--lake", envvar=LAKE, metavar="PATH", default="", help=f"Folder of the lake.  [env {LAKE}]")
+@lake_options
+@engine_option
 @click.option(
     "--list", "listing", is_flag=True, help="List the views; with a view or table in place of SQL, its columns."
 )
@@ -46,25 +61,26 @@ _UNKNOWN = re.compile(r"(?:Table|View) with name \"?([^\"\n]{1,200}?)\"? does no
     "-o", "--output", type=click.Choice((*FORMS, CSV)), help="Print a table, JSON, YAML or CSV.  [default: table]"
 )
 @click.pass_context
-def sql(ctx: click.Context, query: str | None, lake: str, listing: bool, rows: int, output: str | None) -> None:
+def sql(
+    ctx: click.Context, query: str | None, engine: str, listing: bool, rows: int, output: str | None, **place: Any
+) -> None:
     """Answer a question in SQL about the lake; - in place of SQL reads it from standard input.
 
-    The SQL is DuckDB's. It sees the lake's tables, and views whose names say what is in them: --list. It only reads,
-    needs no Java, and takes lakes on this disk. All times are UTC.
+    The SQL is the engine's. It sees the lake's tables, and views whose names say what is in them: --list. It only
+    reads. All times are UTC.
     """
     form = output or (ctx.find_object(Typed) or Typed()).output or "table"
-    job = Job(lake=lake, output="json" if form == CSV else form)
+    job = job_of(**place, output="json" if form == CSV else form)
     if listing:
         _list(job, form, query)
         return
     if not query:
         raise click.UsageError("say what to ask: loadmanager history sql 'SELECT …', or --list for the views")
-    if not lake:
+    if not job.lake:
         raise click.MissingParameter(param_hint="'--lake'", param_type="option")
-    if job.local is None:
-        raise Failed(f"--lake {lake}: this command reads lakes on this disk; query others with Spark, or copy the lake")
-    check_lake(job, new=False)
-    names, found, more = _answer(job.local, sys.stdin.read() if query == "-" else query, rows)
+    asked = sys.stdin.read() if query == "-" else query
+    answer = _answer if takes_duckdb(job, engine) else _answer_of_spark
+    names, found, more = answer(job, asked, rows)
     _show(job, form, names, found)
     if more:
         echo(f"… and more rows: --rows {10 * rows} prints up to so many", err=True)
@@ -86,8 +102,22 @@ def _list(job: Job, form: str, name: str | None) -> None:
         raise Failed(_not_there(name))
 
 
-def _answer(root: Path, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
+def _answer_of_spark(job: Job, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
+    """As `_answer`. As a subquery, so that it can only select."""
+    with opened(job) as lake:
+        from loadmanager.history.views import register
+
+        register(lake)
+        table = lake.spark.sql(f"SELECT * FROM (\n{query.strip().rstrip(';')}\n)").limit(most + 1).toArrow()
+        rows = list(zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in table.columns), strict=True))
+    return *_named(table.column_names, rows[:most]), len(rows) > most
+
+
+def _answer(job: Job, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
     """Columns, at most so many rows, and whether there are more. Raises Failed."""
+    root = job.local
+    assert root is not None
+    check_lake(job, new=False)
     with installed():
         from loadmanager.history.duck import asks_only, connected
     with tempfile.TemporaryDirectory(prefix="loadmanager-sql-") as scratch, _failing():
@@ -101,8 +131,13 @@ def _asked(db: Connection, query: str, most: int) -> tuple[Sequence[str], Rows, 
     answer = db.execute(query)
     names = [str(each[0]) for each in answer.description or ()]
     rows = answer.fetchmany(most + 1)
+    return *_named(names, rows[:most]), len(rows) > most
+
+
+def _named(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[Sequence[str], Rows]:
+    """Each column under a name of its own."""
     unique = [name if names.index(name) == place else f"{name}_{place}" for place, name in enumerate(names)]
-    return unique, [dict(zip(unique, row, strict=True)) for row in rows[:most]], len(rows) > most
+    return unique, [dict(zip(unique, row, strict=True)) for row in rows]
 
 
 @contextmanager
