@@ -125,8 +125,8 @@ async def _under_load(kind: str, directory: Path) -> None:
 async def _retire(stage: Stage) -> float:
     """Seconds from the signal to the end of the process; then it is started again, and owns bundles again."""
     await _some_requests(stage)
-    victim = max(stage.up(), key=lambda member: len(stage.watch.held_by_name(member.name)))
-    held = stage.watch.held_by_name(victim.name)
+    victim = max(stage.up(), key=lambda member: len(stage.observer.held_by_name(member.name)))
+    held = stage.observer.held_by_name(victim.name)
     assert held, "every broker owns nothing"
     begin = time.monotonic()
     await stage.retire(victim)

@@ -45,10 +45,10 @@ async def _run(kind: str, where: Carrier, directory: Path) -> None:
         await stage.start_load()
         took, moves = [], []
         for _ in range(UPDATES):
-            begin_s, before = time.monotonic(), stage.watch.transfers
+            begin_s, before = time.monotonic(), stage.observer.transfers
             await roll(stage)
             took.append(time.monotonic() - begin_s)
-            moves.append((stage.watch.transfers - before) / BUNDLES)
+            moves.append((stage.observer.transfers - before) / BUNDLES)
         await _both(stage, stage.up()[:2])
         scaled_s = await _scaled(stage)
         await stage.kill(stage.up()[0], "eviction")
@@ -74,8 +74,8 @@ async def _scaled(stage: Stage) -> float:
     added = await asyncio.gather(*(stage.start_broker() for _ in range(MOST - FEWEST)))
     for member in added:
         await _ready(stage, member)
-    held = stage.watch.held_by_name
-    await stage.watch.wait_for(lambda: all(held(member.name) for member in stage.up()), BALANCED_S)
+    held = stage.observer.held_by_name
+    await stage.observer.wait_for(lambda: all(held(member.name) for member in stage.up()), BALANCED_S)
     await _shrink(stage)
     return time.monotonic() - begin_s
 

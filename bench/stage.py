@@ -33,7 +33,7 @@ async def staged(
         stage.settings["balancing"] = balancing_interval_s is not None
         stage.settings["balancing_interval_s"] = balancing_interval_s or 60.0
         try:
-            async with stage.watch.running():
+            async with stage.observer.running():
                 await stage.start_brokers(brokers)
                 await stage.first_owners()
                 yield stage

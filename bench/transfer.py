@@ -109,7 +109,7 @@ async def _staged(kind: str, where: Carrier, directory: Path) -> None:
 async def _loaded(kind: str, stage: Stage) -> None:
     """Ten thousand moves under the counters' load: some one after another, then several at once, which take all CPU."""
     await stage.start_load()
-    before = stage.watch.transfers
+    before = stage.observer.transfers
     await _measured(kind, stage, 1, CALM)
     begin_s = time.monotonic()
     await _measured(kind, stage, AT_ONCE, TRANSFERS - CALM)
@@ -117,7 +117,7 @@ async def _loaded(kind: str, stage: Stage) -> None:
     await stage.finish_load()
     load = stage.load
     emit(
-        "transfer", f"failed requests over {stage.watch.transfers - before} moves, {kind}", load.failed, "requests",
+        "transfer", f"failed requests over {stage.observer.transfers - before} moves, {kind}", load.failed, "requests",
         target="0", met=load.failed == 0, ok=load.ok, late=load.late, lost=load.lost, doubled=load.doubled,
         moves_s=round((TRANSFERS - CALM) / took_s, 1), problems=list(stage.problems),
     )  # fmt: skip
@@ -146,15 +146,15 @@ async def _move(stage: Stage, index: int) -> None:
     others: list[Member] = [m for m in stage.up() if m.name != _holder(stage, bundle)]
     to = random.choice(others)
     assert await stage.transfer(bundle, to), f"{bundle} was not moved: {stage.events[-1].text}"
-    await stage.watch.wait_for(lambda: _holder(stage, bundle) == to.name, ONLOOKER_S)
+    await stage.observer.wait_for(lambda: _holder(stage, bundle) == to.name, ONLOOKER_S)
 
 
 def _holder(stage: Stage, bundle: Bundle) -> str:
-    entry = stage.watch.table.get(bundle)
+    entry = stage.observer.table.get(bundle)
     assert entry is not None
     assert entry.holder is not None
     return entry.holder.name
 
 
 def _bundles(stage: Stage) -> list[Bundle]:
-    return list(stage.watch.bundles(NAMESPACE))
+    return list(stage.observer.bundles(NAMESPACE))

@@ -18,7 +18,7 @@ from loadmanager.model.load import (
     Figures,
     TopBundlesLoadData,
 )
-from loadmanager.model.load_report import Hold, Measured, Publish, Reporter, Sample
+from loadmanager.model.load_report import Hold, Measured, Publish, Report, Reporter, Sample
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
@@ -91,6 +91,11 @@ class LoadService:
         """As `mean_of`, for many: computed on a thread."""
         async with self._reading:
             return await self._run_blocking(lambda: {bundle: self.mean_of(bundle) for bundle in bundles})
+
+    @property
+    def current(self) -> Report | None:
+        """The report that this broker would send now; None before the first sample."""
+        return self._reporter.current()
 
     async def run(self) -> None:
         """Sample and report until cancelled. The views must have been started."""

@@ -63,8 +63,8 @@ class World:
 
     async def beat(self, name: str) -> None:
         """A heartbeat of a member that does at once what it is told."""
-        said = {"client_id": f"billing-{name}", "host": "node-7"}
-        subscription = Subscription(("orders",), rack=self.in_racks.get(name, ""), **said)
+        rack = self.in_racks.get(name, "")
+        subscription = Subscription(("orders",), rack=rack, client_id=f"billing-{name}", host="node-7")
         member = self._members.setdefault(name, Membership(name, subscription))
         member.subscription = subscription
         async with asyncio.timeout(20):

@@ -225,7 +225,7 @@ class Cluster:
     def __init__(self, size: int) -> None:
         self.membership = membership_of()
         self.names = [f"{'abcdefghijklmnopqrstuvwxyz'[at]}:1" for at in range(size)]
-        self.up = dict.fromkeys(self.names, (1, 7))
+        self.up: dict[str, tuple[int, int]] = dict.fromkeys(self.names, (1, 7))
         self.refused: set[str] = set()
         self.now_s = 0.0
         self.register()
