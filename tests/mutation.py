@@ -39,7 +39,7 @@ def _in(folder: str, names: str, prefix: str = "") -> tuple[str, ...]:
     return tuple(f"{folder}/{prefix}{name}.py" for name in names.split())
 
 
-LAW_FILES = _in("statechannel/law", "agreement moves namespace table transitions")
+LAW_FILES = _in("statechannel/law", "agreement namespace partition table transitions")
 LAW_TESTS = _in(
     "tests/statechannel", "agreement invariants moves reshaping table transitions histories copies", "test_"
 )

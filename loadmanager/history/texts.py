@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_READ = re.compile(r"\b(FROM|JOIN) (\w+)\b")
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 
 
@@ -23,6 +24,7 @@ def filled(text: str, **values: float | str) -> str:
 
 def on_spark(text: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The answer to a text that reads the inputs by these names."""
-    names = "|".join(map(re.escape, inputs))
     session = next(iter(inputs.values())).sparkSession
-    return session.sql(re.sub(rf"\b(FROM|JOIN) ({names})\b", r"\1 {\2}", text), None, **inputs)
+    return session.sql(
+        _READ.sub(lambda found: f"{found[1]} {{{found[2]}}}" if found[2] in inputs else found[0], text), None, **inputs
+    )

@@ -144,7 +144,8 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
 
     for i in range(50):
         raw = f"{PATH}{i}"
-        await path({"type": "http", "method": "GET", "path": raw, "raw_path": raw.encode()}, None, send)
+        scope = {"type": "http", "method": "GET", "path": raw, "raw_path": raw.encode(), "headers": ()}
+        await path(scope, None, send)
         wanted = cluster.brokers[0].node.channel.table.locate(Key.parse(f"t/n/{i}"))
         assert wanted is not None
         assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
