@@ -181,7 +181,7 @@ class Publisher:
                 _settle(some, Unknown("", "this incarnation ends"))
 
     async def _send_some(self, some: Sequence[Gathered]) -> None:
-        wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nobody waits any more
+        wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nothing waits any more
         if not wanted:
             return
         found: Verdict | Exception

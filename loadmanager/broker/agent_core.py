@@ -12,7 +12,7 @@ and at the start for every bundle that names us, also those in flight. Pure.
 | Revoking(me)                  | anything           | stop serving, abandon; publish `release`             |
 | Assigned(me) (after a create) | nothing            | acquire, serve                                       |
 | Splitting(me)                 | serving            | find the cuts; publish `create` (none: `cancel`)     |
-| gone, all in its place ours;  | acquiring, serving | stop serving, release to nobody                      |
+| gone, all in its place ours;  | acquiring, serving | stop serving, release without a destination          |
 | ours under a newer token      |                    |                                                      |
 | anything else                 | anything           | stop serving, abandon                                |
 | (our proofs have run out)     | serving            | stop serving, abandon; acquire again when they are fresh |
@@ -322,7 +322,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Abandon(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `abandon`; nobody waits for it."""
+    """Call the host's `abandon`; nothing waits for it."""
 
     bundle: Bundle
 

@@ -55,7 +55,7 @@ class Turns:
 
     @property
     def still_s(self) -> float:
-        """Since the loop last turned, for any thread; 0 if nobody measures."""
+        """Seconds since the loop last turned, for any thread; 0 if it is not measured."""
         turned_s = self._turned_s
         return 0.0 if turned_s is None else self._clock_s() - turned_s
 

@@ -43,7 +43,7 @@ class DrainProgress(msgspec.Struct, frozen=True):
             return "this broker held no bundle"
         moved = self.total - self.left - self.unloaded
         return (
-            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded to nobody, "
+            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded without a new owner, "
             f"{self.left} left here"
         )
 
@@ -52,7 +52,7 @@ class Elsewhere(Protocol):
     """Chooses new owners for the bundles that must leave."""
 
     def look_elsewhere(self) -> bool:
-        """Refresh what is known of the other brokers; whether that took long enough to end the turn of the loop."""
+        """Refresh what is known of the other brokers. Returns True if that took so long that the turn must end."""
         ...
 
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> Sequence[BrokerId | None]:

@@ -121,7 +121,7 @@ class Placing:
         return owners
 
     def look(self) -> bool:
-        """Refresh the candidates; whether that took long enough to end the turn of the loop."""
+        """Refresh the candidates. Returns True if that took long enough to end the turn of the loop."""
         return self._look(self._eligible())
 
     def look_elsewhere(self) -> bool:

@@ -52,7 +52,7 @@ class Agreeing:
     async def check_there(self) -> None:
         """Before anything is created in the log: it must be there if the coordination root belongs to one.
 
-        A start that created the channel's topic anew would end every broker that still serves by its proofs. Raises
+        A start that created the channel's topic again would end every broker that still serves by its proofs. Raises
         ForeignCluster, CoordinationUnavailable, LogUnavailable.
         """
         self._log_of_root = await self._coordination.identity()

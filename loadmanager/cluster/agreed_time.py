@@ -2,9 +2,9 @@
 
 Every broker writes its wall clock into its records in the channel. This broker compares those of the last minute with
 its own clock. While a live broker's clock is further away than `APART_MS`, there is no agreed time, and nothing is
-trimmed: which of the two is right is not known. Without other live brokers, time goes on from the last record of
-another broker, or from what the channel showed at the start, by elapsed monotonic time, and never beyond the own wall
-clock. Pure: the shell gives records and clocks.
+trimmed: which of the two is right is not known. Without other live brokers, the agreed time starts from the last
+record of another broker, or from what the channel showed at the start. It advances by elapsed monotonic time, never
+beyond this broker's wall clock. Pure: the shell gives records and clocks.
 """
 
 from __future__ import annotations

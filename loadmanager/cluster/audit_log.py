@@ -35,8 +35,8 @@ class Result(StrEnum):
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One request. `how` the principal was proven: token, certificate, or `unverified` (it says so itself).
 
-    `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one; `asked` are the
-    parameters and the body; `before` and `after` are the state of the thing at the asked broker.
+    `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one. `asked` are the
+    parameters and the body. `before` and `after` are the state of the thing at the asked broker.
     """
 
     id: str

@@ -174,5 +174,5 @@ def offset_of(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise Invalid(f"{cursor!r} is no cursor of this list; use the `next` of a page, or leave it out")
+        raise Invalid(f"{cursor!r} is not a cursor of this list; use the `next` of a page, or leave it out")
     return int(cursor)

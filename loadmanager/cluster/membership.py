@@ -30,7 +30,7 @@ WINDOW_S = 300.0
 class Suspect(msgspec.Struct):
     """The incarnation under a name that was suspected last while it was registered, and since when.
 
-    `started_ms` is when its process began, 0 if not known; `absent_s` since when nobody is registered under the name.
+    `started_ms` is when its process began, 0 if not known. `absent_s` is since when the name has been unregistered.
     """
 
     broker: BrokerId
@@ -255,8 +255,8 @@ def suspected_by(
 ) -> dict[BrokerId, str]:
     """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
-    `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. Whoever
-    suspects a broker that is not suspected itself lives: its machine is cut off, or the other's is. So where a firewall
+    `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. A broker
+    that suspects an unsuspected one counts as alive: its machine is cut off, or the other's is. So where a firewall
     rejects all connections, no broker is suspected. Nor is one in `proven`, which lives, or one that `admit` refuses.
     """
     observers_of: dict[BrokerId, set[str]] = {}

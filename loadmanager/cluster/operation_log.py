@@ -7,7 +7,7 @@ A topic of one partition that every broker reads to its end. The law, by the sta
 | `Begun`                   | running            | refused             | refused    | refused |
 | `Cancelled`               | refused            | cancelling          | refused    | refused |
 | `Ended` by who began it   | refused            | ended               | ended      | refused |
-| `Ended` by anybody else   | refused            | refused             | refused    | refused |
+| `Ended` by another        | refused            | refused             | refused    | refused |
 | `Dropped` by who began it | refused            | unknown             | unknown    | refused |
 
 So of all brokers that get the same request, exactly one carries it out: a `Begun` counts only if the log took no other
@@ -76,7 +76,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun", omit_defaults=True, kw_onl
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", kw_only=True):
-    """Somebody wants an operation to stop."""
+    """An operation is asked to stop."""
 
     entry: str
     id: str
@@ -147,7 +147,7 @@ class OperationFold:
         """The length of all kept answers together."""
 
     def apply(self, entry: LogEntry) -> Step | None:
-        """Take the next entry, in the order of offsets; None for one that is no entry of operations."""
+        """Take the next entry, in the order of offsets; None for one that is not an entry of operations."""
         self._forget(entry.offset)
         try:
             given = _decode(entry.value or b"")
@@ -264,7 +264,7 @@ class OperationLog:
     ) -> Operation | None:  # fmt: skip
         """Begin an operation (None: under a new id). Returns it, or None if it is known already: see `get`.
 
-        `cancel` is called on the loop when somebody cancels it, at any broker.
+        `cancel` is called on the loop when it is cancelled, at any broker.
         """
         entry = self._next()
         begun = Begun(

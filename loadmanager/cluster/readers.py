@@ -60,7 +60,7 @@ class ReaderRegistry:
         LogUnavailable.
         """
         if not NAME.fullmatch(name):
-            raise Invalid(f"{name[:100]!r} is no name of a reader: write up to 100 letters, digits, '.', '_' or '-'")
+            raise Invalid(f"{name[:100]!r} is not a reader name: write up to 100 letters, digits, '.', '_' or '-'")
         if name not in self._view and len(self._view) >= READERS_AT_MOST:
             raise Conflict(f"there are {READERS_AT_MOST} readers already: remove those that are not used any more")
         begins, ends = await self._log.begins(self._topic), await self._log.ends(self._topic)

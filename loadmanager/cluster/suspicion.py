@@ -2,7 +2,7 @@
 
 The system ends the connections of a crashed process at once, and its port refuses new ones, long before its session
 ends. Brokers share suspicions in a compacted topic; `membership.suspected_by` decides who is suspected. A port that
-does not answer is no suspicion.
+does not answer is not suspicious.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def probe_port(peer: Peer, keep_s: float) -> Answer:
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except ConnectionRefusedError:
         return Answer.REFUSED
-    except (OSError, ValueError, OverflowError):  # the last two: the registered URL is no address
+    except (OSError, ValueError, OverflowError):  # the last two: the registered URL is not an address
         return Answer.SILENT
     try:
         async with asyncio.timeout(keep_s):
@@ -134,7 +134,7 @@ class Suspicion:
         """By name, as in the topic: the incarnations of a name share a key."""
 
     async def run(self) -> None:
-        """Probe for ever; again after an error."""
+        """Probe until cancelled; go on after an error."""
         self._watched.clear()
         async with asyncio.TaskGroup() as tasks:
             while True:

@@ -1,4 +1,4 @@
-"""Topics that somebody told this cluster of, as pulsar-admin does when it creates one; nothing depends on them.
+"""Topics that this cluster was told of, e.g. by pulsar-admin when it creates one. Nothing depends on them.
 
 The load manager knows ranges of keys, not keys: a topic exists when its service says so. Tools of Pulsar create, list
 and delete topics all the same, so that their names are kept, with the number of partitions, for as long as the
@@ -82,7 +82,7 @@ class ToldTopics:
         """Keep a topic no longer. Raises NotFound, LogUnavailable."""
         if topic.full_name not in self.all():
             raise NotFound(
-                f"nobody created topic {topic.full_name} here; its data are the service's: have the service delete it"
+                f"topic {topic.full_name} was not created here; its data are the service's: have the service delete it"
             )
         await self.documents.delete(topic.full_name, seen=None, author=author, reason="")
 

@@ -81,7 +81,7 @@ class Documents(Generic[T]):
         return self._reader.ready
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until it is ready, at most `timeout_s`; whether it is."""
+        """Wait at most `timeout_s` until it is ready. Returns True if it is."""
         return await self._reader.wait_ready(timeout_s)
 
     @property
@@ -126,7 +126,7 @@ class Documents(Generic[T]):
         """Set a document if its version still is `seen` (0: never written), or in any case if `seen` is None.
 
         Returns the new version once this process has read it back. Raises Invalid (nothing was written), Conflict
-        (somebody was faster; says who), LogUnavailable (it may or may not be written: look before trying again).
+        (another writer was faster; says who), LogUnavailable (it may or may not be written: look before trying again).
         """
         return await self._change(name, value, seen, author, reason)
 

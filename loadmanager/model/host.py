@@ -5,8 +5,8 @@ functions on worker threads: neither can block the control loop that proves owne
 (settings `host_*_timeout_s`) counts as failed.
 
 The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`. A
-split or merge does the same within one broker: `release` of the old bundles (to nobody), and when that has ended
-`acquire` of the new ones, under a new token, from storage. Hooks of overlapping ranges never run at the same time.
+split or merge does the same within one broker: `release` of the old bundles (without a destination), and when that has
+ended `acquire` of the new ones, under a new token, from storage. Hooks of overlapping ranges never run at once.
 Between the return of `acquire` and the call of `release`/`abandon`, and only while `Broker.serving` says so, the
 service may serve the bundle's keys.
 """

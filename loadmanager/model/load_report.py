@@ -1,9 +1,9 @@
 """Decides when a broker reports its load, and which means it reports. Pure: samples and the time come in.
 
 A broker reports at once when it starts; then, at most every `min_interval_s`, when a relevant change occurred, and at
-least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). Beyond Pulsar's triggers it also reports
-when its set of bundles changed, when the shares of its hottest bundles shifted, and when its own report has vanished
-from the view (it was deleted, or the topic was lost).
+least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). It has three more triggers than
+Pulsar: its set of bundles changed, the shares of its hottest bundles shifted, or its own report has vanished from the
+view (it was deleted, or the topic was lost).
 
 It reports the mean load of the bundles that it holds now, over a window of samples with other bundles. After each move
 a plain mean is wrong for a whole window: it still counts the bundle that left, and only part of the one that came. So

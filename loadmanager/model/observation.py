@@ -136,7 +136,7 @@ def current(data: Mapping[str, D], broker: BrokerId) -> D | None:
 
 
 def place_of(entry: Ownership | None) -> BrokerId | None:
-    """Where a bundle is or is about to be; None if it is gone, or on its way to nobody."""
+    """Where a bundle is or is about to be; None if it is gone, or is being released without a destination."""
     if entry is None:
         return None
     if entry.state is State.ASSIGNED:
@@ -311,7 +311,7 @@ def _counts_still(reports: Reports, hot: Hot) -> bool:
 
 
 def _cold_but_ruled(observed: Observed, brokers: Brokers, hot: Sequence[Hot]) -> list[Hot]:
-    """Bundles that policies want elsewhere or apart, but nobody reported as hot; their unknown load counts as 0."""
+    """Bundles that policies want elsewhere or apart, but no report lists as hot; their unknown load counts as 0."""
     policies, table = observed.policies, observed.table
     ruled = dict(misplaced(policies, brokers, table, observed.settings))
     ruled.update(kept_apart(policies, brokers, table))

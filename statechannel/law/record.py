@@ -64,7 +64,7 @@ class BrokerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
         """`host:port#7`. Raises InvalidName."""
         name, mark, number = text.rpartition("#")
         if not name or not mark or not (number.isascii() and number.isdigit()):
-            raise InvalidName(f"{text!r} is no broker incarnation; write host:port#7")
+            raise InvalidName(f"{text!r} is not a broker incarnation; write host:port#7")
         return cls(name, int(number))
 
 
@@ -87,10 +87,10 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
         try:
             generation, partition, offset = (int(part) for part in text.split("-"))
         except ValueError:
-            raise InvalidName(f"{text!r} is no fencing token") from None
+            raise InvalidName(f"{text!r} is not a valid fencing token") from None
         token = cls(generation, partition, offset)
         if str(token) != text:
-            raise InvalidName(f"{text!r} is no fencing token; write it as {token}")
+            raise InvalidName(f"{text!r} is not a valid fencing token; write it as {token}")
         return token
 
 

@@ -222,7 +222,7 @@ def entries(section: Section, brokers: Sequence[BrokerId | None]) -> list[Owners
             section.revisions,
             section.tokens,
             map(_ACTIONS.__getitem__, section.actions),
-            map(brokers.__getitem__, section.bys),  # type: ignore[arg-type] # 0, nobody, is never an author
+            map(brokers.__getitem__, section.bys),  # type: ignore[arg-type] # 0, no broker, is never an author
         )
     )
     columns = (section.states, section.holders, section.revisions, section.tokens, section.actions, section.bys)

@@ -141,7 +141,7 @@ class OwnershipTable:
         return dict(self._indices.states)
 
     def in_flight(self) -> Iterator[Ownership]:
-        """Everything that somebody has to move on."""
+        """Every bundle in flight: some broker has to move it on."""
         for flight in self.flights():
             entries = (self.get(bundle) for bundle in self.on(flight))
             yield from (entry for entry in entries if entry is not None and entry.state is flight.state)

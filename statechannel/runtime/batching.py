@@ -1,8 +1,8 @@
 """Gathers records into batches, within a budget of bytes: when a batch is ready, and who has to wait for room.
 
 Pure: `accumulator.py` has the lock, the timer and the callers. A batch has one key (a partition, and whatever else its
-records must have in common). It is ready when it is full, when it is old, or when somebody waits for room. The bytes of
-a record are taken when it is put into a batch, and given back with the whole batch: a record that is refused, or that
+records must have in common). It is ready when it is full, when it is old, or when a caller waits for room. The bytes of
+a record are taken when it is put into a batch, and given back with the whole batch. A record that is refused, or that
 waits for room, has taken nothing.
 """
 
@@ -34,11 +34,11 @@ class BatchSettings(msgspec.Struct, frozen=True):
     """
 
     batch_max_bytes: int = 32 << 10
-    """A batch is no larger, unless a single record is."""
+    """The largest batch, unless a single record is larger."""
     batch_max_delay_ms: int = 10
     """How old a batch may get before the timer sends it, at its next turn."""
     total_batch_max_bytes: int = 32 << 20
-    """What all batches hold together, open or on their way. Callers wait while there is no room."""
+    """Limit of all batches together, open or being sent. Callers wait while there is no room."""
 
     def __post_init__(self) -> None:
         _check("batch_max_bytes", self.batch_max_bytes, MAX_BATCH_BYTES, "bytes")
@@ -63,7 +63,7 @@ def record_bytes(payload: Payload) -> int:
 
 
 class Item(msgspec.Struct, Generic[K, T], eq=False):
-    """One record, and whoever waits for its result."""
+    """One record, and the caller that waits for its result."""
 
     key: K
     record: T
@@ -169,7 +169,7 @@ class BatchCore(Generic[K, T]):
         return [self._closed(batch) for batch in list(self._open.values())], refused
 
     def check_invariants(self) -> None:
-        """Raises InvariantError if a byte was lost or taken twice, or somebody waits in vain."""
+        """Raises InvariantError if a byte was lost or taken twice, or a caller waits in vain."""
         open_bytes = sum(batch.size_bytes for batch in self._open.values())
         sent_bytes = sum(batch.size_bytes for batch in self._under_way)
         if (open_bytes, open_bytes + sent_bytes) != (self._open_bytes, self.held_bytes):

@@ -457,7 +457,7 @@ class Replica:
     # --- following
 
     async def follow(self) -> None:
-        """Read for ever; returns once the replica has stopped."""
+        """Read until the replica has stopped."""
         while self.stopped_by is None:
             table = self.table
             batches = self.log.tail(self.topic, [table.next_offset(p) for p in range(table.partitions)])

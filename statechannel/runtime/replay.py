@@ -283,7 +283,7 @@ class Loading:
         if index.newest.next_offset > end:
             raise BadSnapshot(
                 f"a snapshot covers partition {partition} of {self._topic} up to {index.newest.next_offset}, but the "
-                f"log ends at {end}: it is another log or lost its end; restore it before anybody writes to it"
+                f"log ends at {end}: it is another log or lost its end; restore it before anything writes to it"
             )
 
     async def _check_beginning(self, cluster_identity: ClusterIdentity) -> None:

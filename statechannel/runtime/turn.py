@@ -37,7 +37,7 @@ class Turn:
         self._mutex = threading.Lock()
         self._queue_up, self._came = threading.Semaphore(0), threading.Semaphore(0)
         self._queues = self._has_thread = False
-        """Whether the thread stands in the queue; whether there is one."""
+        """Whether the thread is queued, and whether a thread exists."""
         self._wanted = self._closed = False
 
     def take(self, deadline_s: float) -> None:

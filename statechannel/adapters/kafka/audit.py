@@ -264,7 +264,7 @@ def _creation(seen: Mapping[int, Settings]) -> Iterator[Finding]:
 def _cleaner(seen: Mapping[int, Settings]) -> Iterator[Finding]:
     found = [number for number, settings in seen.items() if settings.get("log.cleaner.enable") == "false"]
     if found:
-        advice = "set it to true: otherwise compacted topics grow for ever"
+        advice = "set it to true: otherwise compacted topics grow without bound"
         yield Finding(
             "kafka: cleaner", Severity.WARNING, f"log.cleaner.enable=false on broker {_listed(found)}", advice
         )

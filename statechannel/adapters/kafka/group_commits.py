@@ -101,7 +101,7 @@ class GroupCommits:
         self._fenced = set[str]()
 
     def writer(self, group: str) -> str:
-        """Under which name commits of the group are made now; another one after somebody fenced it."""
+        """The writer name under which the group's commits are made now. It changes after a fence."""
         return self._writer(group).name
 
     async def commit(self, group: str, offsets: Mapping[Place, int], pulled: Mapping[Place, int]) -> None:
@@ -154,8 +154,8 @@ class GroupCommits:
     ) -> dict[tuple[str, int], tuple[int, int | None]]:
         """The committed offset of each partition that has one, with its pull offset if that is known.
 
-        Asks the server that keeps the group, not the list of groups, which may lack it for a while; and not before the
-        group's commits that are under way here have an end. Raises as `commit`.
+        Asks the server that keeps the group, not the list of groups, which may lack it for a while. First waits until
+        the group's commits under way here have ended. Raises as `commit`.
         """
         writer = self._writer(group)
         await writer.until_ended(group)
@@ -311,7 +311,7 @@ class _Writer:
         try:
             refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
         except (LogUnavailable, WriterFenced) as error:
-            # never again under this name: to take it back would undo somebody's fence
+            # never again under this name: to take it back would undo another client's fence
             self._trouble = str(error)
             self._spent.append(self.name)
             batch, self._queue, self.name = [*batch, *self._queue], [], self._new_name()

@@ -1,8 +1,8 @@
 """Who ends a client of Kafka, and when: its owner, after the last call, and before the interpreter ends.
 
-librdkafka ends the whole process (SIGSEGV, SIGABRT) where a client is ended while a call is in it, where the garbage
-collector frees an admin client on that client's own thread, and where a client calls an interpreter that has ended. So
-no client here is freed by the garbage collector: each has an `Owned`, which lends it for calls.
+librdkafka ends the whole process (SIGSEGV, SIGABRT) in three cases: a client is ended during a call, the garbage
+collector frees an admin client on that client's own thread, or a client calls an interpreter that has ended. So no
+client here is freed by the garbage collector. Each has an `Owned`, which lends it for calls.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Topics:
         return spec.partitions or self._policy.default_partitions
 
     async def _is_unfinished(self, topic: str, found: int, wanted: int) -> bool:
-        """Whether somebody has begun to create the topic: nobody writes to it before it has all partitions."""
+        """Whether the topic is being created: no client writes to it before it has all partitions."""
         begun = found < wanted and found % PARTITIONS_A_REQUEST == 0
         return begun and await self._offsets.are_none(topic, found)
 

@@ -57,7 +57,7 @@ class Trouble:
 
 
 def watched(settings: Mapping[str, Any], trouble: Trouble) -> dict[str, Any]:
-    """The settings of a client that tells `trouble` whether it is stranded, as long as somebody polls it.
+    """The settings of a client that tells `trouble` whether it is stranded, as long as it is polled.
 
     Statistics that its user has asked for go to them as well.
     """

@@ -115,7 +115,7 @@ class Writer:
             producer.flush(POLL_S)
 
     def _poll(self, timeout_s: float) -> None:
-        # RuntimeError: a report's loop is closed, and nobody waits for it any more
+        # RuntimeError: a report's loop is closed, and nothing waits for it any more
         with self._owned.lent() as producer, suppress(RuntimeError):
             try:
                 producer.poll(timeout_s)

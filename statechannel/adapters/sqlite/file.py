@@ -42,7 +42,7 @@ _ADVICE = {
     sqlite3.SQLITE_BUSY: "another process keeps it locked; look for one that is stopped or very slow",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; create its directory and make it writable for this user",
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite database; choose another path",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; choose another path",
 }
 _PERMANENT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -227,9 +227,9 @@ def _make_private(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Take other users' access to this user's files, which an earlier release created for everybody.
+    """Take other users' access to this user's files, which an earlier release created open to all.
 
-    A group other than this user's own keeps its access: somebody set it on purpose (`chgrp`).
+    A group other than this user's own keeps its access: it was set on purpose (`chgrp`).
     """
     for file in (os.path.realpath(path) + end for end in ("", "-wal", "-shm", "-turn")):
         with contextlib.suppress(OSError):  # missing, or another user's, which `loadmanager check` reports

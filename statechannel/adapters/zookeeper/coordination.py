@@ -437,7 +437,7 @@ class ZooKeeperCoordination:
                 return number
 
     async def _replace(self, broker: BrokerId, *, exists: bool = True) -> None:
-        """Replace the liveness node, whoever made it, by one of our session with the data registered last."""
+        """Replace the liveness node, also that of another session, by one of ours with the data registered last."""
         live = self._nodes.live(broker.name)
         for _ in range(ATTEMPTS):
             data = self._data.get(broker, b"")

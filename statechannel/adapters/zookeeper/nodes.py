@@ -4,7 +4,7 @@
 {root}/root-IDENTITY        exists as long as the root has this identity: every transaction checks it
 {root}/brokers/ids/NAME     its *version* is the current incarnation of NAME; never deleted
 {root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data; each registration
-                            creates it anew, each proof writes it unchanged
+                            creates it again, each proof writes it unchanged
 {root}/epoch                its version is the current epoch
 {root}/leader               ephemeral: who leads, and since which epoch
 {root}/offices/LEASE        ephemeral: who holds the lease
@@ -72,14 +72,14 @@ LEASE = re.compile(r"[A-Za-z0-9-]{1,64}")
 def check_lease(lease: str) -> str:
     """The name itself, if it is a lease's. Raises InvalidName."""
     if not LEASE.fullmatch(lease):
-        raise InvalidName(f"{lease!r} is no lease; write up to 64 letters, digits and '-'")
+        raise InvalidName(f"{lease!r} is not a lease; write up to 64 letters, digits and '-'")
     return lease
 
 
 def check_name(name: str) -> str:
     """The name itself, if ZooKeeper takes it as the last part of a path. Raises InvalidName."""
     if not name.isprintable() or name in {"", ".", ".."} or "/" in name:
-        raise InvalidName(f"{name!r} is no broker name; write host:port")
+        raise InvalidName(f"{name!r} is not a broker name; write host:port")
     return name
 
 

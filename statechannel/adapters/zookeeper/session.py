@@ -341,7 +341,7 @@ class Session:
         )
 
     def abandon(self) -> bool:
-        """End the session, from any thread and without waiting; whether there was one. `revive` opens another."""
+        """End the session, from any thread, without waiting. Returns True if there was one. `revive` opens another."""
         client = self._client
         if client is None:
             return False
@@ -384,7 +384,7 @@ def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:
         return
     try:
         answer.set_result(result.get_nowait())
-    except Exception as error:  # noqa: BLE001 (handed on to whoever asked)
+    except Exception as error:  # noqa: BLE001 (handed on to the caller)
         answer.set_exception(error)
 
 
