@@ -21,7 +21,7 @@ from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
 LINGER_S = 0.2
-"""How long a record may take whose author did not know of the drain yet."""
+"""How long a record may take if its author did not know of the drain yet."""
 PLACED_AT_ONCE = 50
 WALKED_AT_ONCE = 10_000
 """Bundles of the table looked at in one turn of the loop."""

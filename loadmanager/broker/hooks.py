@@ -218,7 +218,7 @@ POSITIONS_LOOKED_AT = 20_000
 """Of more positions an even sample is taken, because the cuts are computed on the control loop."""
 
 MOST_POSITIONS = 100_000_000
-"""An iterable with more is given up: nothing else would end its thread."""
+"""A longer iterable is given up: nothing else would end its thread."""
 
 
 def sampling(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -309,7 +309,7 @@ def not_told(_hook: str, _bundle: Bundle, _took_s: float, _well: bool) -> None:
 
 
 class Hooks:
-    """One service's hooks. `destination` gives the addresses of a broker's service; `ended` hears of each call."""
+    """One service's hooks. `destination` gives the addresses of a broker's service; `ended` is told of each call."""
 
     def __init__(
         self,
@@ -379,7 +379,7 @@ class Hooks:
     async def keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
         """The bundle's keys, for cuts by this algorithm, or why they are unknown.
 
-        Rates that the service does not tell are estimated from `load`, the bundle's.
+        Rates that the service does not report are estimated from `load`, the bundle's.
         """
         if algorithm != Algorithm.TOPIC_COUNT and isinstance(self._host, KnowsRates):
             return await self._asked(rating(self._host.rates), bundle)
@@ -424,7 +424,7 @@ class Hooks:
 
     @contextmanager
     def _timed(self, name: str, bundle: Bundle) -> Generator[None]:
-        """Tell how long a call took; a cancelled one has no outcome."""
+        """Report how long a call took; a cancelled one has no outcome."""
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:

@@ -63,7 +63,7 @@ class LookupCounts(msgspec.Struct):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """Who serves a key. `peer` is None only if the coordination service is out of reach and never told of the owner."""
+    """Who serves a key. `peer` is None only if the coordination service is out of reach and never gave the owner."""
 
     bundle: Bundle
     owner: BrokerId

@@ -49,7 +49,7 @@ def observed_metrics(seen: Observations, in_flight_timeout_s: float) -> Iterator
 
 
 def channel_timing(channel: Channel, seen: Observations) -> Iterator[Metric]:
-    """How far and how late this replica is, and what became of this broker's own records."""
+    """How far and how late this replica is, and the outcomes of this broker's own records."""
     actions = {action.value: seen.moves.actions[action] for action in Action}
     yield counters("channel_changes", "Accepted records, by all brokers", "action", actions)
     published = {(action.value, end): channel.published[action, end] for action in Action for end in PUBLISHED}
@@ -263,7 +263,7 @@ def _load(node: Node) -> Iterator[Metric]:
 
 
 def _loads(node: Node) -> Iterator[Metric]:
-    """The load data of all members, as this broker has read it, and what kept its own from being sent."""
+    """The load data of all members, as this broker has read it, and why its own could not be sent."""
     views, now_ms = node.views.brokers, node.world.wall_ms()
     loads = [views.get(name) for name in node.membership.peers]
     ages = [(now_ms - load.sampled_ms) / 1000 for load in loads if load is not None]

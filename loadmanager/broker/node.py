@@ -631,7 +631,7 @@ class Node:
             self.incarnation.fence()
 
     async def _watch_channel(self, me: BrokerId) -> None:
-        """Tell the others while we cannot read the log: else we would look idle and be given all bundles."""
+        """Tell the others while we cannot read the log. Otherwise we would look idle and be given all bundles."""
         watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
         await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
 

@@ -105,7 +105,7 @@ class Moves:
         self.returns = 0
         self.not_followed = 0
         self.record_ages = Durations()
-        """When they were read here, by the wall clocks of author and reader."""
+        """Their age when read here, by the wall clocks of author and reader."""
         self.actions: Counter[Action] = Counter()
         """Accepted records by action."""
         self._name = name
@@ -310,7 +310,7 @@ HOOKS = ("prepare", "acquire", "release", "abandon")
 
 
 class Tracing(Protocol):
-    """Takes spans, and counts what became of them."""
+    """Takes spans, and counts their outcomes."""
 
     exported: int
     dropped: int
@@ -334,7 +334,7 @@ class Observations:
         self.turns = Turns(clock_s)
         self.hooks = {(hook, result): Durations(MOVE_S) for hook in HOOKS for result in ("ok", "failed")}
         self.leading: Callable[[], bool] = lambda: False
-        """Whether this broker leads: then it tells of plans."""
+        """Whether this broker leads: then it reports plans."""
         self.tracing: Tracing | None = None
         """Where spans go; None: there are no traces."""
         self._roots: dict[str, str] = {}

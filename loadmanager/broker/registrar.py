@@ -1,4 +1,4 @@
-"""What a broker tells the others beside its registration: that it cannot read the log, that it gives up its name.
+"""What a broker tells the others beside its registration: that it cannot read the log, or that it gives up its name.
 
 A broker that holds little but cannot read the log looks idle and would be given all bundles, so the others must know.
 But if the log fails it fails for all: then no broker can be given anything, and every broker would read every new
@@ -23,7 +23,7 @@ from statechannel.ports import Coordination
 from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
-"""How often a broker that has told it checks whether the log answers again."""
+"""How often a broker that has reported this checks whether the log answers again."""
 STILL_S = 0.2
 """How long the log may take to answer when our turn to tell has come."""
 EACH_S = 0.05
@@ -84,7 +84,7 @@ class LogWatch:
 
 
 ANSWERS = 5
-"""Enough for the answer with the namesake's number, the round trip of its registration, as much for our watch, and one
+"""Enough for the answer with the namesake's number, the round trip of its registration, the same for our watch, and one
 more, since it asks later than we do."""
 
 

@@ -28,7 +28,7 @@ from statechannel.runtime.view import wall_clock_ms
 _log = logging.getLogger("loadmanager")
 
 LEAST_DESCRIPTORS = 128
-"""With 40 a broker on SQLite ends in the middle of its start, with whatever error the part has that gets none."""
+"""With 40, a broker on SQLite ends in the middle of its start, with the error of the part that gets none."""
 
 
 def dependencies(settings: Settings) -> Dependencies:

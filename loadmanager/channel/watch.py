@@ -139,11 +139,11 @@ PIECES_A_TURN = 4
 
 CHANGES_AT_ONCE = 100
 BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
-"""At most so much is replayed in one turn, before it is sent."""
+"""The most that is replayed in one turn before it is sent."""
 
 KEEP_ALIVE_S = 10.0
 CLOCK_STEP_S = 0.001
-"""A shorter wait counts as over."""
+"""A remaining wait below this counts as over."""
 
 ANEW = "start without `since` for a snapshot"
 

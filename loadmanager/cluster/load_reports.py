@@ -58,7 +58,7 @@ class LoadService:
         run_blocking: Blocking = at_once,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
-        """Every held bundle's load, as sampled last."""
+        """Every held bundle's load in the last sample."""
         self.last_decision: Publish | Hold = Hold("not started")
         self.host_failures = 0
         self.publish_failures = 0

@@ -1,4 +1,4 @@
-"""Readers of the channel's log, which register their positions: nothing that they still want is trimmed.
+"""Registered readers of the channel's log and their positions: nothing that they still want is trimmed.
 
 Decides which registrations are accepted. A registration lasts for `reader_ttl_s` from when a broker read it, by elapsed
 time, so that a forgotten reader does not hold the log; registering again renews it. `retention.py` decides how far the
@@ -54,7 +54,7 @@ class ReaderRegistry:
         return reader
 
     async def register(self, name: str, positions: Sequence[int] | None) -> ChannelReader:
-        """Register or renew, by default at the log's begin. Nothing at or behind a position is trimmed from then on.
+        """Register or renew, by default at the log's begin. From then on, nothing at or after a position is trimmed.
 
         Raises Invalid (name, number of partitions, beyond the end), Conflict (trimmed already, too many readers),
         LogUnavailable.

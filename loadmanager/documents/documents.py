@@ -1,7 +1,7 @@
-"""The shell of documents: reads everybody's entries, and writes with compare-and-set on the version.
+"""The shell of documents: reads the entries of all writers, and writes with compare-and-set on the version.
 
 `fold.py` decides which attempts count. The topic is not compacted: a log may take an append twice, and compaction would
-keep the later copy, so that readers before and after it would disagree about who was first. Settings, policies and
+keep the later copy, so that readers before and after it would disagree about which was first. Settings, policies and
 plans are such documents.
 """
 

@@ -102,7 +102,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
         if match is None:
             raise InvalidName(f"{name!r} is not a topic; write persistent://tenant/namespace/name")
         if not DOTS.isdisjoint(match["name"].split("/")):
-            raise InvalidName(f"{name!r} is not a valid topic; no part of its name may be . or .., which URLs drop")
+            raise InvalidName(f"{name!r} is not a valid topic; its parts must not be . or .., which URLs drop")
         full_name = name if match["domain"] else f"persistent://{name}"
         try:
             return cls(match["namespace"], full_name, position_of(full_name))

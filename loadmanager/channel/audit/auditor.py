@@ -1,4 +1,4 @@
-"""The judge of a replayed partition: checks every entry for what was promised of it, whatever the law said. Pure.
+"""The judge of a replayed partition: checks what was promised of every entry, whatever the law's verdict. Pure.
 
 A lost entry shows in two ways: its offset is missing, or an author had seen a revision that no record here made. The
 checks of what was promised see records and changes, and know neither `transitions.TABLE` nor the ownership table: they

@@ -89,7 +89,7 @@ def encode_member(broker: BrokerId, data: bytes) -> bytes:
 
 
 def decode_member(name: str, node: bytes) -> Member | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     number, mark, data = node.partition(b"\n")
     if not mark or not number.isdigit():
         LOGGER.warning("the liveness node of %s holds data that no broker wrote: %r", name, node[:40])
@@ -103,7 +103,7 @@ def encode_leadership(leadership: Leadership) -> bytes:
 
 
 def decode_leadership(node: bytes) -> Leadership | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     leader, _, epoch = node.decode(errors="replace").rpartition(" ")
     try:
         return Leadership(BrokerId.parse(leader), int(epoch))
@@ -118,7 +118,7 @@ def encode_holder(holder: BrokerId) -> bytes:
 
 
 def decode_holder(lease: str, node: bytes) -> BrokerId | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     try:
         return BrokerId.parse(node.decode(errors="replace"))
     except (InvalidName, ValueError):
