@@ -3,7 +3,7 @@
 StateChannelError
 ├── InvalidName           a bundle, namespace, key, range or broker name that does not parse
 ├── InvariantError        our own core broke its law: a bug, never to be caught and ignored
-├── CorruptRecord         bytes in the log that are no record of ours: readers skip and count them
+├── CorruptRecord         bytes in the log that are not our record: readers skip and count them
 ├── NewerRecord           a record written by a newer release: the replica stops rather than misread it
 ├── NeedsNewerFormat      a record that the cluster's write format cannot carry yet: upgrade the other brokers first
 ├── BadSnapshot           a snapshot that is missing, truncated, damaged or foreign: refused, an operator must act

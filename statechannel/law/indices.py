@@ -29,7 +29,7 @@ MOVING = frozenset({State.TRANSFERRING, State.RELEASING, State.REVOKING})
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """What the bundles have in common that one record sent on their way; they are watched together."""
+    """What bundles that one record sent on their way have in common. They are watched together."""
 
     partition: int
     revision: int

@@ -37,10 +37,10 @@ MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1
 """The revision of what was never written: a record whose author saw nothing has it."""
 UNSAID = -2
-"""Stands in a record that was read from a format without this field. No record can carry it."""
+"""The value in a record read from a format without this field. No record can carry it."""
 
 BUNDLES_A_RECORD = 125
-"""How many bundles an author puts into one record: each reader applies a record in one step of its loop.
+"""The most bundles that an author puts into one record: each reader applies a record in one step of its loop.
 
 A habit of authors, which the law does not check.
 """

@@ -32,7 +32,7 @@ PLAIN_FORMAT, FORMAT = 1, 2
 """A snapshot with an agreement has format 2, so that earlier releases refuse it: they would lose the agreement."""
 CHUNK_BUNDLES = 2_000
 CHUNK_BYTES = 400_000
-"""A chunk ends at so many bundles, or at about so many bytes of rare fields. Logs take entries of 1 MiB."""
+"""The bundles, or about how many bytes of rare fields, at which a chunk ends. Logs take entries of 1 MiB."""
 
 _STATES, _ACTIONS = tuple(State), tuple(Action)
 _STATE_CODES = {state: code for code, state in enumerate(_STATES)}

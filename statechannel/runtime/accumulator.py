@@ -1,4 +1,4 @@
-"""Threads and asyncio around `batching.py`: many callers hand in one record each, and each gets the result of its own.
+"""Threads and asyncio around `batching.py`: many callers hand in one record each and get its result.
 
 The caller whose record fills a batch sends it. One timer, with a period of half the delay, sends those that got old; it
 sleeps while no batch is open. Settling a batch gives its bytes back first, then tells the callers.
@@ -27,7 +27,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 Outcome = Sequence[R] | Exception
-"""Of a batch: one result for each of its records, in their order, or why it failed."""
+"""The outcome of a batch: one result for each of its records, in their order, or why it failed."""
 Send = Callable[[K, Sequence[T], Callable[[Outcome[R]], None]], None]
 """Begins to send the records of a key, and must not wait. Its third argument must be called once with the outcome, on
 any thread. An exception that it raises is the outcome. It is called for one batch at a time, in each key's order."""
@@ -121,7 +121,7 @@ class BatchAccumulator(Generic[K, T, R]):
         return item
 
     def _put(self, item: Item[K, T]) -> bool:
-        """Whether a batch is ready because of it."""
+        """Returns True if this makes a batch ready."""
         was_open = self._core.has_open
         ready = self._core.add(item, _now_ms())
         self._outgoing += ready

@@ -1,4 +1,4 @@
-"""Batches for a function that writes many records at once: callers hand in one each, and get the result of their own.
+"""Batches for a function that writes many records at once: callers hand in one each, and get their own record's result.
 
     insert = AutoBatch(store.insert_many)
     await insert.send(order)
@@ -38,8 +38,8 @@ def rough_size(record: Any) -> int:
 class AutoBatch(Generic[T, R]):
     """Make it on the loop on which `write` runs; use it with `async with`, or `close` it before what it writes to.
 
-    `write` gets the records of a batch in order, and returns one result for each, or None. What it raises, each caller
-    of the batch gets. Records share a batch only if `by` is the same for them; batches are begun in order, and a batch
+    `write` gets the records of a batch in order, and returns one result for each, or None. Each caller of the batch
+    gets what it raises. Records share a batch only if `by` is the same for them. Batches begin in order, and a batch
     does not wait for the one before. `size_bytes` of a record counts for the settings.
     """
 

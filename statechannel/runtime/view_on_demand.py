@@ -26,7 +26,7 @@ from statechannel.runtime.view import TableView
 T = TypeVar("T")
 
 LINGER_S = 30.0
-"""Who asks once asks again: a dashboard polls every few seconds, and each reading takes the topic from its start."""
+"""A caller that asks once asks again: a dashboard polls every few seconds, and each reading starts over."""
 _RETRY_S = 0.5
 
 

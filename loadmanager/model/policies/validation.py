@@ -1,9 +1,9 @@
 """Validates a policy document before it is written: by itself, and against the cluster. Pure.
 
-What can never be right raises Invalid, which names the field; a reference to something that does not exist raises
-NotFound. A rule that nothing satisfies at present becomes a Conflict that names it and what it conflicts with, and can
-be forced (brokers may be about to come). Everything else the author should know is a note, e.g. unknown brokers, which
-may come later.
+What can never be right raises Invalid, which names the field. A reference to something that does not exist raises
+NotFound. A rule that nothing satisfies at present becomes a Conflict, which names it and what it conflicts with. It can
+be forced, since brokers may be about to come. Everything else that the author should know is a note, e.g. on unknown
+brokers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Known(msgspec.Struct, frozen=True):
 class Findings(msgspec.Struct, frozen=True):
     """The result: `refused` names rules that nothing can satisfy at present, one sentence each; `notes` are remarks.
 
-    `stranding` are those of `refused` that leave namespaces without any broker which the document is not about.
+    `stranding` are those of `refused` that leave namespaces, other than the document's own, without any broker.
     """
 
     refused: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
 """Commits offsets for consumer groups that have no members of Kafka's own protocols: their coordinator is elsewhere.
 
 Commits are transactions under a name (`writer`), so that they are ordered and can be fenced. A commit that was given up
-cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, also
-none that is in the network at the time.
+cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, not
+even one that is in the network at the time.
 
 Groups whose offsets Kafka keeps in one partition of `__consumer_offsets` share a writer, and no others do. So a
-partition that has no leader holds no other group up.
+partition that has no leader delays no other group.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -194,7 +194,7 @@ class GroupCommits:
         return await self._admin.until_answered(ask, self._timeout_s)
 
     async def _look_at(self, group: str, topics: Collection[str]) -> None:
-        """Raise TopicUnknown if one of these is not there: in a transaction it would hold other groups up. Raises
+        """Raise TopicUnknown if one of these is not there: in a transaction it would delay other groups. Raises
         LogUnavailable."""
         for topic in sorted(topics):
             if await self._admin.until_answered(partial(self._admin.describe, topic), self._timeout_s) is None:
@@ -265,7 +265,7 @@ class _Writer:
                 self._queue.remove(wanted)
 
     async def until_ended(self, group: str) -> None:
-        """Wait until commits of the group that are under way have an end. Raises LogUnavailable."""
+        """Wait until the group's commits under way have ended. Raises LogUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while group in self._sent or any(each.group == group for each in self._queue):
@@ -347,7 +347,7 @@ class _Writer:
             raise
 
     def _ready(self) -> Transactions:
-        """On the thread. What former writers have begun has an end then."""
+        """On the thread. What former writers have begun has ended then."""
         while self._spent:
             _fence(self._producer, self._spent[0])
             del self._spent[0]
@@ -380,7 +380,7 @@ def _fence(producer: Callable[[str], Transactions], writer: str) -> None:
 
 
 def _final(group: str, error: KafkaError) -> LogError | None:
-    """What to raise for an error that asking again does not change."""
+    """What to raise for an error that no retry changes."""
     if error.code() in OTHERS:
         return GroupInUse(
             f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "

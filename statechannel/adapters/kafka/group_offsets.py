@@ -24,7 +24,7 @@ AT_ONCE = 1_000
 LOOK_S = 1.0
 """How often a request without an answer is interrupted to see whether the coordinator refuses this user."""
 FIRST_POLL_S, LAST_POLL_S = 0.002, 0.05
-"""A poll that serves an answer goes on until its time is over."""
+"""A poll that serves an answer continues until its time is over."""
 IDLE = 16
 """Consumers that stay open, of the groups used last: another request on one takes a tenth of the time of the first."""
 

@@ -1,4 +1,4 @@
-"""Reads the offsets of consumer groups, and of the topics that they read: not our own ones, so by full names.
+"""Reads the offsets of consumer groups, and of the topics that they read. These are not ours, so names are full names.
 
 Changes nothing, and creates no topic. What blocks runs on threads: with 100,000 partitions even looking at the client's
 answer takes a while.
@@ -123,7 +123,7 @@ class KafkaGroups:
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
         """The timestamps of the first records at or after these offsets (topic, partition, offset), in milliseconds.
 
-        None where there is no such record; what did not come in time is left out. The topic's `message.timestamp.type`
+        None where there is no such record; unanswered ones are left out. The topic's `message.timestamp.type`
         decides whether it is the time of the append, or one that the producer gave.
         """
         return await asyncio.to_thread(self._times.read, places, self._timeout_s)

@@ -112,7 +112,7 @@ class Owned(Generic[C]):
 
 
 def own_admin(settings: Mapping[str, Any]) -> Owned[AdminClient]:
-    """A new admin client. What it was asked and has not answered when it ends is never answered."""
+    """A new admin client. Requests that are unanswered when it ends are never answered."""
     return Owned(AdminClient(dict(settings)), _end_admin)
 
 
@@ -131,11 +131,11 @@ def _end_admin(client: AdminClient) -> None:
 
 
 def _end_producer(_: Producer) -> None:
-    """Nothing: it ends with the last reference. `Producer.close` would wait for all deliveries, however long."""
+    """Does nothing: it ends with the last reference. `Producer.close` would wait for all deliveries without a limit."""
 
 
 class _Closer:
-    """The thread that closes what was left to it."""
+    """The thread that closes the clients handed to it."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()

@@ -2,8 +2,8 @@
 
 With an end it stops there, even if the last offsets before the end hold no entries (transaction markers, aborted or
 compacted entries): Kafka's client reports the end. The client library retries during outages. An offset that Kafka no
-longer (or not yet) has is an error, never a jump. A consumer that has lost all its servers for good gives way to a new
-one, which goes on where it was.
+longer (or not yet) has is an error, never a jump. A consumer that has lost all its servers for good is replaced by a
+new one, which goes on where it was.
 
 Kafka lets a reader hang in two places. Between the last committed entry and the partition's end it neither answers nor
 fails. Past the last entry it is silent unless told to report the end. So a caller that reads what a partition has at

@@ -137,7 +137,7 @@ class Topics:
 
 
 class _Check:
-    """Judges one existing topic; each refusal says how to mend it."""
+    """Judges one existing topic; each refusal says how to correct it."""
 
     def __init__(self, bootstrap: str, topic: str, spec: TopicSpec, policy: TopicPolicy) -> None:
         self._bootstrap = bootstrap

@@ -1,7 +1,7 @@
-"""One idempotent producer and the thread that serves its delivery reports. Knows nothing of topics' settings.
+"""One idempotent producer and the thread that serves its delivery reports. Ignores topics' settings.
 
-A producer can break for good (its sequence and the broker's disagree after a failure, or it has lost all its servers):
-then `broken` is set, and its owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
+A producer can break for good: its sequence and the broker's disagree after a failure, or it has lost all its servers.
+Then `broken` is set, and its owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ AHEAD_S = 2.0
 """The log is written on this machine: an entry further in the future means that the clock was set back."""
 APART_S = 30.0
 LOOKED_AT = 100
-"""So many of the newest entries of each partition tell whether the clocks of brokers differ."""
+"""How many of each partition's newest entries are examined, to see whether brokers' clocks differ."""
 
 NETWORK = frozenset({"9p", "afs", "beegfs", "ceph", "drvfs", "gpfs", "lustre", "ncpfs", "vboxsf", "vmhgfs"}) | {
     *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs"),

@@ -29,11 +29,11 @@ _WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after
 WAL_LARGE_BYTES = 64 << 20
 """A write-ahead log larger than this is one that SQLite cannot empty: a reader does not end its transaction."""
 _WAL_LOOKED_AT = 1_000
-"""The size of the write-ahead log is looked at after so many transactions."""
+"""How many transactions pass between two looks at the size of the write-ahead log."""
 _WRITER, _READERS = range(120, 121), range(123, 128)
 """The bytes of the file `-shm` that a writer, and readers, lock within a transaction: SQLite's wal.c."""
 _QUIET_S = 2.0
-"""A start that waits for longer says for what."""
+"""A start that waits longer than this logs what it waits for."""
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
@@ -196,7 +196,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """Read the file as of one commit. Be quick: SQLite cannot truncate its log so long. Raises FileUnavailable."""
+        """Read the file as of one commit. Be quick: SQLite can't truncate its log meanwhile. Raises FileUnavailable."""
         db = self.db
         try:
             db.execute("BEGIN")
@@ -250,7 +250,7 @@ def wal_bytes(path: Path) -> int:
 
 
 def wal_is_large(path: Path, size_bytes: int) -> str:
-    """Says who keeps SQLite from emptying the write-ahead log, and what to do."""
+    """Names the readers that keep SQLite from emptying the write-ahead log, and says what to do."""
     readers = holders_of(f"{path}-shm", _READERS) or ["some process"]
     return (
         f"{path}-wal has {size_bytes >> 20:,} MiB and grows: {', '.join(readers)} reads within a transaction that does "

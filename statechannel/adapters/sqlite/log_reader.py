@@ -126,7 +126,7 @@ class LogReader:
     def _read(self) -> bool:
         """Read one batch for each partition that has more. Returns True if any has still more.
 
-        False needs no second look: every later commit rings the bell.
+        After False no second look is needed: every later commit wakes the thread.
         """
         more = False
         try:

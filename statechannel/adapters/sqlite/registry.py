@@ -86,7 +86,7 @@ def end_session(db: Connection, session_id: str) -> None:
 
 # --- the cluster
 def identify(db: Connection, ours: Identity) -> str:
-    """The root's identity; creates what is missing if `ours` has no `root`, which means that the log names none."""
+    """The root's identity; creates what is missing if `ours` has no `root`, that is, if the log names none."""
     check_root(identity(db), ours)
     if not ours.root:
         db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?, ?)", (ours.cluster, ours.log))

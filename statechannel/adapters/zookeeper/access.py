@@ -77,12 +77,12 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_to_all(acl: Iterable[ACL]) -> bool:
-    """Whether everybody may change a node of this ACL, create or delete nodes in it."""
+    """Whether any client may change a node of this ACL, or create or delete nodes in it."""
     return any(entry.id.scheme == "world" and entry.perms & CHANGING for entry in acl)
 
 
 def refuse_open_nodes(settings: Mapping[str, Any]) -> None:
-    """Raise CoordinationError if everybody could change what these settings create."""
+    """Raise CoordinationError if any client could change what these settings create."""
     if open_to_all(client_arguments(settings)["default_acl"]):
         raise CoordinationError(
             f"everybody who reaches ZooKeeper could change the nodes of this cluster: {SECURE}. To go on as it is, say "
