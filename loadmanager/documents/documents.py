@@ -233,7 +233,7 @@ def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> VersionC
         return VersionConflict(
             f"{name!r} was never written, so it has no version {seen}: look again, and give version 0"
         )
-    whose = f"version {now.version} by {now.author or 'somebody'}" + (f" ({now.reason})" if now.reason else "")
+    whose = f"version {now.version} by {now.author or 'an unnamed author'}" + (f" ({now.reason})" if now.reason else "")
     if seen is None:
         return VersionConflict(f"others keep changing {name!r}, last {whose}: try again later")
     return VersionConflict(
