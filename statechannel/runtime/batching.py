@@ -85,7 +85,7 @@ class BatchCore(Generic[K, T]):
     """Each method returns the batches to send now, in this order; each must come back once, by `give_back`.
 
     `now_ms` is of any clock that does not go back. Batches of a key are returned in the order of their records, and
-    callers that wait for room get it in the order in which they came, regardless of their keys.
+    callers that wait for room get it in order of arrival, regardless of their keys.
     """
 
     def __init__(self, settings: BatchSettings) -> None:

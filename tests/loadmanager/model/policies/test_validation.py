@@ -229,9 +229,7 @@ def test_without_an_isolation_policy_somebody_may_be_left_without_any_broker():
         }
     )
     found = check_deletion(Kind.ISOLATION, "pay", others, KNOWN)
-    assert found.refused == (
-        "without isolation policy 'pay' no broker may own shop/x: each is reserved by another",
-    )
+    assert found.refused == ("without isolation policy 'pay' no broker may own shop/x: each is reserved by another",)
     assert check_deletion(Kind.ISOLATION, "all", others, KNOWN) == Findings()
 
 
