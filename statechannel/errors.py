@@ -3,7 +3,7 @@
 StateChannelError
 ├── InvalidName           a bundle, namespace, key, range or broker name that does not parse
 ├── InvariantError        our own core broke its law: a bug, never to be caught and ignored
-├── CorruptRecord         bytes in the log that are no record of ours: readers skip and count them
+├── CorruptRecord         bytes in the log that are not our record: readers skip and count them
 ├── NewerRecord           a record written by a newer release: the replica stops rather than misread it
 ├── NeedsNewerFormat      a record that the cluster's write format cannot carry yet: upgrade the other brokers first
 ├── BadSnapshot           a snapshot that is missing, truncated, damaged or foreign: refused, an operator must act
@@ -12,7 +12,7 @@ StateChannelError
 │   ├── LogUnavailable    the log did not answer in time, or cannot take writes now: retry with back-off
 │   ├── RecordTooLarge    the payload exceeds what the log takes: nothing was written
 │   ├── Trimmed           the offset asked for was trimmed: start from a snapshot
-│   ├── WriterFenced      somebody else is the exclusive writer of this id now: stop writing
+│   ├── WriterFenced      another client is the exclusive writer of this id now: stop writing
 │   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
 ├── CoordinationError
 │   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
@@ -87,7 +87,7 @@ class Trimmed(LogError):
 
 
 class WriterFenced(LogError):
-    """Somebody else became the exclusive writer of the same id; nothing was written."""
+    """Another client became the exclusive writer of the same id; nothing was written."""
 
 
 class TopicMismatch(LogError):

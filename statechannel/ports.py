@@ -85,7 +85,7 @@ class Log(Protocol):
         ...
 
     def tail(self, topic: str, starts: Sequence[int]) -> Batches:
-        """All entries from the given offset of each partition on, for ever, in batches of one partition (<= 1,000).
+        """All entries from the given offset of each partition on, without end, in batches of one partition (<= 1,000).
 
         Retries while the log is unavailable, and never skips an offset. `aclose` frees it.
         Raises Trimmed if the next entry was trimmed meanwhile, LogError if the topic cannot be read at all.
@@ -135,7 +135,7 @@ class Log(Protocol):
 
 
 class ExclusiveWriter(Protocol):
-    """Writes groups of entries, each all-or-nothing, as long as nobody else becomes the writer of its id.
+    """Writes groups of entries, each all-or-nothing, as long as no other client becomes the writer of its id.
 
     *Order*: once `Log.exclusive` has returned, everything that an earlier writer of the id committed can be read, and
     that writer commits nothing more.
@@ -245,13 +245,13 @@ class Coordination(Protocol):
     async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         """End an incarnation: raise its name's number, checked against the incarnation and the leader's `epoch`.
 
-        A number that is already higher is success, whoever raised it. Raises Deposed if `epoch` is not the current one.
+        A number that is already higher counts as success. Raises Deposed if `epoch` is not the current one.
         """
         ...
 
     # --- election
     async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
-        """Try once to become leader: None if somebody leads, else our leadership under a new, greater epoch.
+        """Try once to become leader: None if there is a leader, else our leadership under a new, greater epoch.
 
         The epoch is above `above`, the highest in the log. Raises Fenced if the candidate is not current.
         """
@@ -262,12 +262,12 @@ class Coordination(Protocol):
         ...
 
     async def evict(self, leadership: Leadership) -> bool:
-        """End this leadership, if its epoch is still the current one; whether this call ended it."""
+        """End this leadership, if its epoch is still the current one. Returns True if this call ended it."""
         ...
 
     # --- leases
     async def claim(self, lease: str, candidate: BrokerId) -> bool:
-        """Take a lease that nobody holds, for as long as our session lasts; whether it is ours now.
+        """Take a free lease, for as long as our session lasts. Returns True if it is ours now.
 
         Also true if this incarnation holds it already. A lease is a short name (letters, digits, `-`). Raises Fenced
         if the candidate's incarnation is not current.

@@ -93,13 +93,13 @@ class Turns:
 
 REPUBLISH_S = 0.2
 TOGETHER = frozenset({Action.RETURN, Action.READY, Action.RELEASE})
-"""Actions that one record may say of many bundles."""
+"""Actions that one record may carry for many bundles."""
 
 TURNS = 4
-"""A record waits for so many turns for more bundles, while hooks wait to begin."""
+"""How many turns a record waits for more bundles while hooks wait to begin."""
 
 Gathered = tuple[Publish, asyncio.Future[Verdict]]
-"""What is to be said of a bundle, and who waits for the verdict."""
+"""What to publish about a bundle, and the waiter for the verdict."""
 
 
 class Publisher:
@@ -157,7 +157,7 @@ class Publisher:
             self._publishing.discard(duty)
 
     async def _verdict(self, effect: Publish) -> Verdict:
-        """The verdict of the record that says it, perhaps of other bundles too; raises as `Channel.publish`."""
+        """The verdict of the record that carries it, perhaps with other bundles; raises as `Channel.publish`."""
         if effect.action not in TOGETHER or effect.hand_off is not None or effect.boundaries or effect.reason:
             return await self._channel.publish(self._record([effect]))
         loop = asyncio.get_running_loop()
@@ -181,7 +181,7 @@ class Publisher:
                 _settle(some, Unknown("", "this incarnation ends"))
 
     async def _send_some(self, some: Sequence[Gathered]) -> None:
-        wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nobody waits any more
+        wanted = [(effect, verdict) for effect, verdict in some if not verdict.done()]  # else nothing waits any more
         if not wanted:
             return
         found: Verdict | Exception

@@ -12,15 +12,15 @@ and at the start for every bundle that names us, also those in flight. Pure.
 | Revoking(me)                  | anything           | stop serving, abandon; publish `release`             |
 | Assigned(me) (after a create) | nothing            | acquire, serve                                       |
 | Splitting(me)                 | serving            | find the cuts; publish `create` (none: `cancel`)     |
-| gone, all in its place ours;  | acquiring, serving | stop serving, release to nobody                      |
+| gone, all in its place ours;  | acquiring, serving | stop serving, release without a destination          |
 | ours under a newer token      |                    |                                                      |
 | anything else                 | anything           | stop serving, abandon                                |
 | (our proofs have run out)     | serving            | stop serving, abandon; acquire again when they are fresh |
 
 A split or merge keeps the owner. But the host must flush the old bundle under its old token before the new bundles
 raise the fence to theirs, or the store would refuse the flush. So while a bundle that is *gone* from the table is being
-released, bundles that overlap it wait: they are neither acquired nor given on. Its end reconciles them. Bundles that
-are gone are reconciled before new ones (`in_order`).
+released, bundles that overlap it wait: they are neither acquired nor handed on. The end of the release reconciles
+them. Bundles that are gone are reconciled before new ones (`in_order`).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class AgentCore:
         keys: Sequence[KeyRate] | NoCuts,
         bounds: Bounds = UNBOUNDED,
     ) -> list[Effect]:
-        """The host told where the bundle's keys are (or why not); ignored if the entry has changed meanwhile."""
+        """The host reported where the bundle's keys are (or why not); ignored if the entry has changed meanwhile."""
         if entry is None or entry.revision != seen or entry.state is not State.SPLITTING or entry.holder != self.me:
             return []
         parts = entry.parts or FEWEST_PARTS
@@ -322,7 +322,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Abandon(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `abandon`; nobody waits for it."""
+    """Call the host's `abandon`; nothing waits for it."""
 
     bundle: Bundle
 

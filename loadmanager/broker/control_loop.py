@@ -50,17 +50,17 @@ class Turns:
 
     @property
     def longest_own_s(self) -> float:
-        """The same of the lateness without the waits for a processor."""
+        """The same, excluding CPU wait."""
         return max(self._before[1], self._now[1])
 
     @property
     def still_s(self) -> float:
-        """Since the loop last turned, for any thread; 0 if nobody measures."""
+        """Seconds since the loop last turned, for any thread; 0 if it is not measured."""
         turned_s = self._turned_s
         return 0.0 if turned_s is None else self._clock_s() - turned_s
 
     def add(self, late_s: float, waited_s: float = 0.0) -> None:
-        """The timer was late by so much; since it was last set, the thread waited so long for a processor."""
+        """The timer was late by this much. Since it was last set, the thread waited this long for a processor."""
         now_s = self._turned_s = self._clock_s()
         if now_s - self._began_s >= WINDOW_S:
             self._began_s, self._before, self._now = now_s, self._now, (0.0, 0.0)
@@ -90,7 +90,7 @@ class Turns:
 
 @contextmanager
 def _waits_for_a_processor() -> Generator[Callable[[], float]]:
-    """Gives a function: for how long this thread was ready to run and did not, in all. Where no kernel says so, 0.
+    """Returns a function for the total time that this thread was ready but did not run; 0 if the kernel does not tell.
 
     Linux' `/proc/PID/task/TID/schedstat`, second figure, in nanoseconds.
     """

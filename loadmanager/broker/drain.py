@@ -21,7 +21,7 @@ from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
 LINGER_S = 0.2
-"""How long a record may take whose author did not know of the drain yet."""
+"""How long a record may take if its author did not know of the drain yet."""
 PLACED_AT_ONCE = 50
 WALKED_AT_ONCE = 10_000
 """Bundles of the table looked at in one turn of the loop."""
@@ -43,7 +43,7 @@ class DrainProgress(msgspec.Struct, frozen=True):
             return "this broker held no bundle"
         moved = self.total - self.left - self.unloaded
         return (
-            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded to nobody, "
+            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded without a new owner, "
             f"{self.left} left here"
         )
 
@@ -52,7 +52,7 @@ class Elsewhere(Protocol):
     """Chooses new owners for the bundles that must leave."""
 
     def look_elsewhere(self) -> bool:
-        """Refresh what is known of the other brokers; whether that took long enough to end the turn of the loop."""
+        """Refresh what is known of the other brokers. Returns True if that took so long that the turn must end."""
         ...
 
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> Sequence[BrokerId | None]:

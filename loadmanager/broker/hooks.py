@@ -69,7 +69,7 @@ class Workers:
         self._waiting: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads = 0
         self._unfinished = 0
-        """Calls that have not returned, whether or not anybody still waits for them."""
+        """Calls that have not returned, whether or not a caller still waits for them."""
         self._closed = False
 
     @property
@@ -118,7 +118,7 @@ class Workers:
                     call.result = call.work(*call.args)
                 except BaseException as error:  # noqa: BLE001 - the caller gets it; the thread lives on
                     call.error = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 call.loop.call_soon_threadsafe(self._finished, call)
             del call  # else an idle thread would keep its arguments alive
 
@@ -218,7 +218,7 @@ POSITIONS_LOOKED_AT = 20_000
 """Of more positions an even sample is taken, because the cuts are computed on the control loop."""
 
 MOST_POSITIONS = 100_000_000
-"""An iterable with more is given up: nothing else would end its thread."""
+"""A longer iterable is given up: nothing else would end its thread."""
 
 
 def sampling(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,11 +305,11 @@ HookEnded = Callable[[str, Bundle, float, bool], None]
 
 
 def not_told(_hook: str, _bundle: Bundle, _took_s: float, _well: bool) -> None:
-    """Nobody wants to know."""
+    """Does nothing: for callers without an observer."""
 
 
 class Hooks:
-    """One service's hooks. `destination` gives the addresses of a broker's service; `ended` hears of each call."""
+    """One service's hooks. `destination` gives the addresses of a broker's service; `ended` is told of each call."""
 
     def __init__(
         self,
@@ -332,11 +332,11 @@ class Hooks:
         self._timeouts = timeouts
 
     async def prepare(self, bundle: Bundle) -> bool:
-        """Call `prepare`; whether it succeeded."""
+        """Call `prepare`. Returns True if it succeeded."""
         return await self._went_well("prepare", self._host.prepare, bundle, timeout_s=self._timeouts.prepare_s)
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> bool:
-        """Call `acquire`; whether it succeeded."""
+        """Call `acquire`. Returns True if it succeeded."""
         timeout_s = self._timeouts.acquire_s
         return await self._went_well("acquire", self._host.acquire, bundle, token, hand_off, timeout_s=timeout_s)
 
@@ -345,7 +345,7 @@ class Hooks:
         await self._went_well("abandon", self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
 
     async def release(self, bundle: Bundle, to: BrokerId | None) -> tuple[bool, bytes | None]:
-        """Call `release`; whether it succeeded, and the hand-off."""
+        """Call `release`. Returns whether it succeeded, and the hand-off."""
         there = None if to is None else self._destination(to)
         try:
             with self._timed("release", bundle):
@@ -379,7 +379,7 @@ class Hooks:
     async def keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
         """The bundle's keys, for cuts by this algorithm, or why they are unknown.
 
-        Rates that the service does not tell are estimated from `load`, the bundle's.
+        Rates that the service does not report are estimated from `load`, the bundle's.
         """
         if algorithm != Algorithm.TOPIC_COUNT and isinstance(self._host, KnowsRates):
             return await self._asked(rating(self._host.rates), bundle)
@@ -424,7 +424,7 @@ class Hooks:
 
     @contextmanager
     def _timed(self, name: str, bundle: Bundle) -> Generator[None]:
-        """Tell how long a call took; a cancelled one has no outcome."""
+        """Report how long a call took; a cancelled one has no outcome."""
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:

@@ -1,4 +1,4 @@
-"""Finds the broker that serves a key. Any broker answers from its own replica, and assigns bundles that nobody owns.
+"""Finds the broker that serves a key. Any broker answers from its own replica, and assigns unowned bundles.
 
 A lookup of a bundle on its way waits until it has arrived, up to a time-out. Concurrent lookups of one bundle cost one
 record: the first one publishes, the others wait for the change.
@@ -63,7 +63,7 @@ class LookupCounts(msgspec.Struct):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """Who serves a key. `peer` is None only if the coordination service is out of reach and never told of the owner."""
+    """Who serves a key. `peer` is None only if the coordination service is out of reach and never gave the owner."""
 
     bundle: Bundle
     owner: BrokerId
@@ -72,7 +72,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lookup:
-    """Answers lookups for one broker. `place` decides who gets each unowned bundle, None if nobody can."""
+    """Answers lookups for one broker. `place` decides who gets each unowned bundle, None if no broker can."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Lookup:
                 self._waits.discard(changed)
             await self._woken.passed()
         self.counts.unavailable += 1
-        raise Unavailable("this broker is leaving, or was fenced and starts anew; ask another one, or try again")
+        raise Unavailable("this broker is leaving, or was fenced and starts again; ask another one, or try again")
 
     def _state_of(self, entry: Ownership | None) -> str:
         if entry is None:

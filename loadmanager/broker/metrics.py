@@ -29,30 +29,38 @@ from statechannel.runtime.channel import PUBLISHED, Channel
 def observed_metrics(seen: Observations, in_flight_timeout_s: float) -> Iterator[Metric]:
     """Moves as this broker saw them, hooks of its service, turns of its control loop."""
     moves, turns = seen.moves, seen.turns
-    yield histograms("move_duration_seconds", "Until this broker served", "kind", moves.took.items())
-    yield histograms("move_gap_seconds", "That nobody served what this broker got", "kind", moves.gaps.items())
+    yield histograms(
+        "move_duration_seconds", "From the start of a move until this broker served", "kind", moves.took.items()
+    )
+    yield histograms(
+        "move_gap_seconds", "Time without a broker that served the moved bundle", "kind", moves.gaps.items()
+    )
     yield counter("move_returns", "Planned moves back within ten minutes", moves.returns)
-    yield counter("moves_not_followed", "That were too many to be timed", moves.not_followed)
-    yield gauge("move_oldest_seconds", "Since the oldest move under way began", moves.oldest_s())
-    yield gauge("move_timeout_seconds", "After which the leader ends a step of a move", in_flight_timeout_s)
+    yield counter("moves_not_followed", "Moves not timed: too many in flight", moves.not_followed)
+    yield gauge("move_oldest_seconds", "Time since the oldest move in flight began", moves.oldest_s())
+    yield gauge("move_timeout_seconds", "Time after which the leader ends a step of a move", in_flight_timeout_s)
     yield histograms("hook_duration_seconds", "Calls of the service", ("hook", "result"), seen.hooks.items())
     yield histogram("loop_late_seconds", "Lateness of a timer of the control loop", turns.late)
     tracing = seen.tracing
     ends = {end: 0 if tracing is None else getattr(tracing, end) for end in ("exported", "dropped", "failed")}
     yield counters("spans", "Spans for the traces", "result", ends)
     yield gauge("loop_longest_turn_seconds", "Longest turn of the last minute or two", turns.longest_s)
-    yield gauge("loop_longest_own_turn_seconds", "The same without waits for a processor", turns.longest_own_s)
+    yield gauge("loop_longest_own_turn_seconds", "Longest turn, excluding CPU wait", turns.longest_own_s)
 
 
 def channel_timing(channel: Channel, seen: Observations) -> Iterator[Metric]:
-    """How far and how late this replica is, and what became of this broker's own records."""
+    """How far and how late this replica is, and the outcomes of this broker's own records."""
     actions = {action.value: seen.moves.actions[action] for action in Action}
     yield counters("channel_changes", "Accepted records, by all brokers", "action", actions)
     published = {(action.value, end): channel.published[action, end] for action in Action for end in PUBLISHED}
     yield counters("channel_publishes", "Records of this broker", ("action", "result"), published)
-    yield histogram("channel_publish_duration_seconds", "Until the verdict is read back", channel.publish_durations)
-    yield histogram("channel_record_age_seconds", "When it is read here", seen.moves.record_ages)
-    yield gauges("channel_lag_records", "Behind the end of the log", "partition", _lags(channel))
+    yield histogram(
+        "channel_publish_duration_seconds",
+        "Time from publishing a record until its verdict is read back",
+        channel.publish_durations,
+    )
+    yield histogram("channel_record_age_seconds", "Age of a record when this broker reads it", seen.moves.record_ages)
+    yield gauges("channel_lag_records", "Records not applied yet", "partition", _lags(channel))
 
 
 def _lags(channel: Channel) -> dict[str, float]:
@@ -122,7 +130,7 @@ def _channel(node: Node) -> Iterator[Metric]:
     records |= {("refused", reason.value): counts[f"refused {reason}"] for reason in Reason}
     yield counters("channel_records", "Log entries replayed", ("outcome", "reason"), records)
     yield counter("channel_append_failures", "Appends that the log did not take", counts["append_failed"])
-    yield gauge("channel_publishes_in_flight", "Publishes that wait for their verdict", channel.in_flight)
+    yield gauge("channel_publishes_in_flight", "Publishes waiting for their verdict", channel.in_flight)
     yield gauge("channel_write_version", "Format in which this broker writes", channel.write_version)
     partitions = range(table.partitions)
     yield _by_partition("channel_next_offset", "All below it is applied", partitions, table.next_offset)
@@ -135,21 +143,29 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
     next_offset = node.channel.table.next_offset
-    yield gauge("clock_offset_seconds", "Ahead of the median of live brokers", node.time.offset_ms() / 1000)
-    yield gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.leases.held))
+    yield gauge("clock_offset_seconds", "This clock minus the median of live brokers", node.time.offset_ms() / 1000)
+    yield gauge(
+        "channel_owned_partitions", "Channel partitions whose snapshots this broker writes", len(owner.leases.held)
+    )
     yield _by_partition("channel_log_begin", "All below it is trimmed", keepers, lambda p: keepers[p].begin)
     yield _by_partition("snapshots_kept", "Readable snapshots", keepers, lambda p: len(keepers[p].good))
     yield _by_partition(
-        "snapshot_age_seconds", "Of the newest", newest, lambda p: max(0.0, (now_ms - newest[p].at_ms) / 1000)
+        "snapshot_age_seconds",
+        "Age of the newest snapshot",
+        newest,
+        lambda p: max(0.0, (now_ms - newest[p].at_ms) / 1000),
     )
-    yield _by_partition("snapshot_size_bytes", "Of the newest", newest, lambda p: newest[p].size_bytes)
+    yield _by_partition("snapshot_size_bytes", "Size of the newest snapshot", newest, lambda p: newest[p].size_bytes)
     yield _by_partition(
-        "snapshot_lag_records", "Written since", newest, lambda p: max(0, next_offset(p) - newest[p].next_offset)
+        "snapshot_lag_records",
+        "Records since the newest snapshot",
+        newest,
+        lambda p: max(0, next_offset(p) - newest[p].next_offset),
     )
-    yield counter("snapshots_written", "And read back, since this incarnation began", counts.written)
+    yield counter("snapshots_written", "Snapshots written and read back, in this incarnation", counts.written)
     yield counter("snapshot_failures", "Attempts to write, read or trim that failed", counts.failed)
-    yield gauge("snapshot_duration_seconds", "Of writing and reading back the last one", counts.seconds)
-    yield gauge("snapshot_longest_pause_seconds", "That a snapshot made the loop wait", counts.longest_step_s)
+    yield gauge("snapshot_duration_seconds", "Time to write and read back the last snapshot", counts.seconds)
+    yield gauge("snapshot_longest_pause_seconds", "Longest pause of the loop for a snapshot", counts.longest_step_s)
 
 
 def _ownership(node: Node) -> Iterator[Metric]:
@@ -159,15 +175,15 @@ def _ownership(node: Node) -> Iterator[Metric]:
         if flight.holder == me:
             owned[flight.state] += table.count_on(flight)
     owned[State.ASSIGNED] = table.count_held_by(me) - sum(owned.values())  # without walking all bundles
-    yield gauges("owned_bundles", "Held by this broker", "state", {s.value: n for s, n in owned.items()})
+    yield gauges("owned_bundles", "Bundles held by this broker", "state", {s.value: n for s, n in owned.items()})
     served = len(node.serving.claims()) if node.serving is not None else 0
-    yield gauge("served_bundles", "Acquired by the service of this broker", served)
+    yield gauge("served_bundles", "Bundles acquired by the service of this broker", served)
     states = table.count_by_state()
-    yield gauges("bundles", "Of the whole cluster", "state", {s.value: n for s, n in states.items()})
+    yield gauges("bundles", "Bundles of the whole cluster", "state", {s.value: n for s, n in states.items()})
     live, now_s = node.membership.is_live, node.world.clock_s()
     orphans = sum(table.count_held_by(holder) for holder in table.holders() if not live(holder, now_s))
-    yield gauge("bundles_orphaned", "Held by brokers that are not live", orphans)
-    yield gauge("namespaces", "Of the whole cluster", len(table.namespaces()))
+    yield gauge("bundles_orphaned", "Bundles held by brokers that are not live", orphans)
+    yield gauge("namespaces", "Namespaces of the whole cluster", len(table.namespaces()))
     yield gauge("incarnation", "The number of this start", me.incarnation)
     yield gauge("draining", "1 while this broker takes no bundles", node.registration.draining)
 
@@ -176,7 +192,7 @@ def _proofs(node: Node) -> Iterator[Metric]:
     until_s = node.serving.until_s() if node.serving is not None else []
     now_s, validity_s = node.proof_clock.now_s(), node.settings.proof_validity_s
     left = {str(p): max(0.0, each - now_s) for p, each in enumerate(until_s)}
-    yield gauges("proof_remaining_seconds", "Until what is held is not served", "partition", left)
+    yield gauges("proof_remaining_seconds", "Seconds until serving must stop", "partition", left)
     ages = {str(p): now_s - (each - validity_s) for p, each in enumerate(until_s)}
     yield gauges("proof_age_seconds", "Since the newest proof was asked for", "partition", ages)
     yield gauge("proof_validity_seconds", "How long a proof counts", validity_s)
@@ -190,9 +206,9 @@ def _lookups(node: Node) -> Iterator[Metric]:
     outcomes = {"not_found": counts.not_found, "unavailable": counts.unavailable}
     outcomes["answered"] = counts.answered + counts.at_once
     yield counters("lookups", "Lookups, since this incarnation began", "outcome", outcomes)
-    yield counter("lookups_deferred", "Lookups that had to wait, whatever became of them", counts.deferred)
-    yield gauge("lookups_waiting", "Lookups that wait at this moment", counts.waiting)
-    yield histogram("lookup_wait_seconds", "That deferred lookups waited", lookup.waited)
+    yield counter("lookups_deferred", "Lookups that had to wait, with any outcome", counts.deferred)
+    yield gauge("lookups_waiting", "Lookups waiting now", counts.waiting)
+    yield histogram("lookup_wait_seconds", "Time that deferred lookups waited", lookup.waited)
 
 
 def _members(node: Node) -> Iterator[Metric]:
@@ -207,12 +223,12 @@ def _members(node: Node) -> Iterator[Metric]:
     yield gauge("coordination_connected", "1 while the coordination service answers", connected)
     counts = node.world.coordination.counts
     yield counter("coordination_reads", "Requests to follow members, leader and leases", counts.reads)
-    yield counter("coordination_changes", "Of members, leader and leases, as they were read", counts.changes)
+    yield counter("coordination_changes", "Changes of members, leader and leases that were read", counts.changes)
     safe = membership.safe_mode(node.world.clock_s()) is not None
     yield gauge("safe_mode", "1 while nothing may be concluded from absence", safe)
     yield gauge("leader", "1 at the broker that leads, its barrier taken", node.current.leader.leading is not None)
     yield gauge(
-        "leader_epoch", "Epoch of the leader as last seen, 0 if nobody leads", leadership.epoch if leadership else 0
+        "leader_epoch", "Epoch of the leader as last seen, 0 if there is none", leadership.epoch if leadership else 0
     )
 
 
@@ -240,19 +256,21 @@ def _load(node: Node) -> Iterator[Metric]:
     for name, (help_text, field) in _LOAD.items():
         yield gauge(name, help_text, attrgetter(field)(load))
     yield gauge(
-        "load_usage_ratio", "Of the resource that is used most; 1 is full", usage(load, weights_of(node.settings))
+        "load_usage_ratio", "Usage of the most used resource; 1 is full", usage(load, weights_of(node.settings))
     )
     age_s = max(0.0, (node.world.wall_ms() - load.sampled_ms) / 1000)
     yield gauge("load_age_seconds", "Since this report was sampled", age_s)
 
 
 def _loads(node: Node) -> Iterator[Metric]:
-    """The load data of all members, as this broker has read it, and what kept its own from being sent."""
+    """The load data of all members, as this broker has read it, and why its own could not be sent."""
     views, now_ms = node.views.brokers, node.world.wall_ms()
     loads = [views.get(name) for name in node.membership.peers]
     ages = [(now_ms - load.sampled_ms) / 1000 for load in loads if load is not None]
-    yield gauge("load_oldest_age_seconds", "Of the members' reports", max(0.0, *ages) if ages else float("nan"))
-    yield gauge("members_without_load", "That have no report which counts", len(loads) - len(ages))
+    yield gauge(
+        "load_oldest_age_seconds", "Age of the oldest report of a member", max(0.0, *ages) if ages else float("nan")
+    )
+    yield gauge("members_without_load", "Members without a valid load report", len(loads) - len(ages))
     failed = {"host": node.current.load.host_failures, "publish": node.current.load.publish_failures}
     yield counters("load_report_failures", "Reports without the service's answer, or not sent", "what", failed)
 

@@ -310,7 +310,7 @@ class Incarnation:
         return is_drawn and self.splitting.ruling().settings_of(bundle).quarantine_deaths > 0
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
-        """Run until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
+        """Run until fenced or, once `stopping` is set, until `leave` has returned. Returns True if fenced."""
         unfollow = self._deps.live.on_change(lambda _old, new: self._follow(new))
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
@@ -340,7 +340,7 @@ class Incarnation:
         return self._over.is_set()
 
     async def _until_seen(self, stopping: asyncio.Event) -> None:
-        """Wait until we read our own registration: before that nobody can place a bundle here, or move one here.
+        """Wait until we read our own registration: before that no broker can place or move a bundle here.
 
         At most for `SEEN_WITHIN_S`, since bundles that we already have need no registration.
         """
@@ -631,7 +631,7 @@ class Node:
             self.incarnation.fence()
 
     async def _watch_channel(self, me: BrokerId) -> None:
-        """Tell the others while we cannot read the log: else we would look idle and be given all bundles."""
+        """Tell the others while we cannot read the log. Otherwise we would look idle and be given all bundles."""
         watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
         await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
 

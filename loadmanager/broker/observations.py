@@ -7,11 +7,11 @@ record, so the error is the difference between the lags of the two replicas. Aft
 the time until the leader was sure of the crash comes before it.
 
 One trace leads from a decision to the hooks on all brokers, and no trace context is propagated. Every broker derives
-the same ids from what all of them read: the trace from the cause of a move's first record (a decision, or a plan, which
-may have a decision as its own cause), or from that record's place in the log if it has none; a move's span from the
-place and the bundle. Each broker makes the spans of what it did: the leader the round and the plan, each broker its
-hooks, and who wrote the last record of a move the move, with a span for each of its states. `root` is the first cause
-of a move's cause.
+the same ids from what all of them read. The trace id comes from the cause of a move's first record: a decision, or a
+plan, which may have a decision as its own cause. Without a cause it comes from that record's place in the log. A move's
+span id comes from the place and the bundle. Each broker makes the spans of what it did: the leader the round and the
+plan, each broker its hooks, and the author of a move's last record the move, with a span for each of its states. `root`
+is the first cause of a move's cause.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct):
-    """A move under way. `former` gave the bundle up; `stopped_s` is when, None while somebody serves."""
+    """A move under way. `former` gave the bundle up; `stopped_s` is when, None while a broker serves."""
 
     bundle: Bundle
     kind: Kind
@@ -101,11 +101,11 @@ class Moves:
         self.took = {kind: Durations(MOVE_S) for kind in Kind}
         """By kind: from reading the first record until this broker served."""
         self.gaps = {kind: Durations(MOVE_S) for kind in Kind if kind is not Kind.ASSIGN}
-        """By kind: how long nobody served a bundle that this broker got."""
+        """By kind: how long no broker served a bundle that this broker got."""
         self.returns = 0
         self.not_followed = 0
         self.record_ages = Durations()
-        """When they were read here, by the wall clocks of author and reader."""
+        """Their age when read here, by the wall clocks of author and reader."""
         self.actions: Counter[Action] = Counter()
         """Accepted records by action."""
         self._name = name
@@ -124,7 +124,7 @@ class Moves:
     def oldest_s(self) -> float:
         """For how long the oldest move has been under way, 0 if there is none.
 
-        A bundle without an owner is not under way: nobody has asked for it yet.
+        A bundle without an owner is not under way: no client has asked for it yet.
         """
         now_s = self._clock_s()
         ages = (now_s - move.steps[0].read_s for move in self._moves.values() if move.steps[-1].state in IN_FLIGHT)
@@ -192,7 +192,7 @@ class Moves:
 
 
 def _put(kept: dict[Bundle, V], bundle: Bundle, value: V) -> bool:
-    """Put the value last; whether the first one had to go, since there are too many."""
+    """Put the value last. Returns True if the first one had to go, since there were too many."""
     kept.pop(bundle, None)
     full = len(kept) >= FOLLOWED_AT_MOST
     if full:
@@ -310,7 +310,7 @@ HOOKS = ("prepare", "acquire", "release", "abandon")
 
 
 class Tracing(Protocol):
-    """Takes spans, and counts what became of them."""
+    """Takes spans, and counts their outcomes."""
 
     exported: int
     dropped: int
@@ -334,7 +334,7 @@ class Observations:
         self.turns = Turns(clock_s)
         self.hooks = {(hook, result): Durations(MOVE_S) for hook in HOOKS for result in ("ok", "failed")}
         self.leading: Callable[[], bool] = lambda: False
-        """Whether this broker leads: then it tells of plans."""
+        """Whether this broker leads: then it reports plans."""
         self.tracing: Tracing | None = None
         """Where spans go; None: there are no traces."""
         self._roots: dict[str, str] = {}

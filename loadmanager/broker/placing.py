@@ -46,7 +46,7 @@ _LOOKED_AT = 8
 """The cost of refreshes for each placement: brokers and pending bundles walked, at most."""
 
 MANY = 100
-"""From so many brokers on a refresh takes a millisecond, and ends the turn of the loop."""
+"""With this many brokers a refresh takes a millisecond, and ends the turn of the loop."""
 
 PENDING_AT_ONCE = 250
 """Pending bundles that are looked up in the table in one turn."""
@@ -121,7 +121,7 @@ class Placing:
         return owners
 
     def look(self) -> bool:
-        """Refresh the candidates; whether that took long enough to end the turn of the loop."""
+        """Refresh the candidates. Returns True if that took long enough to end the turn of the loop."""
         return self._look(self._eligible())
 
     def look_elsewhere(self) -> bool:

@@ -1,7 +1,7 @@
-"""What a broker tells the others beside its registration: that it cannot read the log, that it gives up its name.
+"""What a broker tells the others beside its registration: that it cannot read the log, or that it gives up its name.
 
 A broker that holds little but cannot read the log looks idle and would be given all bundles, so the others must know.
-But if the log fails it fails for all: then nobody can be given anything, and every broker would read every new
+But if the log fails it fails for all: then no broker can be given anything, and every broker would read every new
 registration. So brokers tell one after the other, ordered by a hash of their names; once a tenth of them has told it,
 the rest stays silent. Of two processes with the same advertised name, which would fence each other without end, one
 ends. Decides nothing about ownership.
@@ -23,7 +23,7 @@ from statechannel.ports import Coordination
 from statechannel.runtime.channel import Channel
 
 LOOK_S = 0.5
-"""How often a broker that has told it checks whether the log answers again."""
+"""How often a broker that has reported this checks whether the log answers again."""
 STILL_S = 0.2
 """How long the log may take to answer when our turn to tell has come."""
 EACH_S = 0.05
@@ -84,7 +84,7 @@ class LogWatch:
 
 
 ANSWERS = 5
-"""Enough for the answer with the namesake's number, the round trip of its registration, as much for our watch, and one
+"""Enough for the answer with the namesake's number, the round trip of its registration, the same for our watch, and one
 more, since it asks later than we do."""
 
 
@@ -98,9 +98,9 @@ async def yield_to_namesake(
 ) -> None:
     """Return once no other process has registered under the name of `me`, which was fenced. Raises NameTaken.
 
-    A leader that fenced us registers nobody. A namesake registers right after it took the number, and its round trip to
-    the coordination service may be as long as ours: so we look for `validity_s / 2`, and until the service has answered
-    us ANSWERS times.
+    A leader that fenced us registers no process under our name. A namesake registers right after it took the number,
+    and its round trip to the coordination service may be as long as ours. So we look for `validity_s / 2`, and until
+    the service has answered us ANSWERS times.
     """
     answers, until_s = 0, clock_s() + validity_s / 2
     while not stopping.is_set():

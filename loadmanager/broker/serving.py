@@ -62,7 +62,7 @@ class Serving:
         return self._claims.get(claim.bundle) == claim
 
     def exclusive(self, namespace: str) -> bool:
-        """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""
+        """Returns True if at most one broker serves a bundle of the namespace; False trades that for availability."""
         return namespace not in self._shared
 
     @property
@@ -110,7 +110,7 @@ class Serving:
             listener(bundle, claim)
 
     def end(self, bundle: Bundle) -> None:
-        """Serve no longer. Idempotent."""
+        """Stop serving. Idempotent."""
         if self._claims.pop(bundle, None) is not None:
             for listener in self._listeners:
                 listener(bundle, None)

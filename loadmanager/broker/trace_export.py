@@ -1,7 +1,7 @@
-"""Sends the spans of a process to a collector by OTLP over HTTP, if its settings say where to.
+"""Sends the spans of a process to a collector by OTLP over HTTP, if its settings name one.
 
-A thread of its own sends them: the control loop only puts them in a queue. What finds no room in the queue, or is not
-taken by the collector, is counted and lost.
+A thread of its own sends them: the control loop only puts them in a queue. Spans that find no room in the queue, or
+that the collector does not take, are lost and counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Export:
             self.dropped += 1
 
     def close(self) -> None:
-        """Send what is queued, for a short time at most."""
+        """Send what is queued, within a short time."""
         try:
             self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
         except queue.Full:

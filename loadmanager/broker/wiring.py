@@ -28,7 +28,7 @@ from statechannel.runtime.view import wall_clock_ms
 _log = logging.getLogger("loadmanager")
 
 LEAST_DESCRIPTORS = 128
-"""With 40 a broker on SQLite ends in the middle of its start, with whatever error the part has that gets none."""
+"""With 40, a broker on SQLite ends in the middle of its start, with the error of the part that gets none."""
 
 
 def dependencies(settings: Settings) -> Dependencies:
@@ -103,7 +103,7 @@ def open_group_offsets(settings: Settings) -> GroupOffsets:
 
 
 def _no_log(settings: Settings) -> ValueError:
-    return ValueError(f"{redact_text(settings.log)!r} is no log; write sqlite:FILE or kafka://host:port")
+    return ValueError(f"{redact_text(settings.log)!r} is not a log; write sqlite:FILE or kafka://host:port")
 
 
 def open_coordination(settings: Settings) -> Coordination:
@@ -128,7 +128,9 @@ def open_coordination(settings: Settings) -> Coordination:
             session_timeout_s=settings.session_timeout_s,
             client_settings=_zookeeper_client(settings),
         )
-    raise ValueError(f"{redact_text(address)!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+    raise ValueError(
+        f"{redact_text(address)!r} is not a coordination service; write sqlite:FILE or zookeeper://host:port"
+    )
 
 
 def coordination_address(settings: Settings) -> str:
@@ -253,7 +255,7 @@ def check_servers(address: str, servers: str) -> str:
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
             scheme = address.partition(":")[0]
             raise ValueError(
-                f"{redact_text(address)!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]"
+                f"{redact_text(address)!r}: {server!r} is not a server; write {scheme}://host:port[,host:port…]"
             )
     return servers
 

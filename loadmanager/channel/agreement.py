@@ -50,9 +50,9 @@ class Agreeing:
         """The identity of this broker's coordination root."""
 
     async def check_there(self) -> None:
-        """Before anything is created in the log: it must be there if the coordination root belongs to one.
+        """Check, before anything is created, that the log exists if the coordination root belongs to one.
 
-        A start that created the channel's topic anew would end every broker that still serves by its proofs. Raises
+        A start that created the channel's topic again would end every broker that still serves by its proofs. Raises
         ForeignCluster, CoordinationUnavailable, LogUnavailable.
         """
         self._log_of_root = await self._coordination.identity()

@@ -464,7 +464,7 @@ def _at_rest(entry: Ownership) -> Ownership:
             return entry
         case State.UNASSIGNED:
             raise Conflict(
-                f"nobody owns {entry.bundle}: look up a topic of it, or unload it with a destinationBroker; "
+                f"no broker owns {entry.bundle}: look up a topic of it, or unload it with a destinationBroker; "
                 "then ask again"
             )
         case State.TRANSFERRING | State.SPLITTING:

@@ -1,4 +1,4 @@
-"""A queue for replays of the log beside a broker's other work: one at a time, few may wait, and not for ever."""
+"""A queue for replays of the log beside a broker's other work: one at a time; few may wait, for a limited time."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Revision(msgspec.Struct, frozen=True, gc=False):
         match = _TEXT.fullmatch(text)
         if match is None:
             shown = text if len(text) <= 100 else f"{text[:100]}…"
-            raise ValueError(f"{shown!r} is no revision; write the id of an event, such as 0:12.5.7.3")
+            raise ValueError(f"{shown!r} is not a revision; write the id of an event, such as 0:12.5.7.3")
         return cls(int(match[1]), tuple(int(offset) for offset in match[2].split(".")))
 
     def at(self, partition: int, offset: int) -> Revision:

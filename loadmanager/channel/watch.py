@@ -139,11 +139,11 @@ PIECES_A_TURN = 4
 
 CHANGES_AT_ONCE = 100
 BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
-"""At most so much is replayed in one turn, before it is sent."""
+"""The most that is replayed in one turn before it is sent."""
 
 KEEP_ALIVE_S = 10.0
 CLOCK_STEP_S = 0.001
-"""A shorter wait counts as over."""
+"""A remaining wait below this counts as over."""
 
 ANEW = "start without `since` for a snapshot"
 
@@ -155,7 +155,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     `snapshot`: some `entries` of a `partition`. `snapshot-end`: all entries have been emitted. `change`: a `change`
     with `transitions`; if `more`, the next piece has further ones. `reload`: forget the partition, snapshots of it
-    follow. `end`: `why` the watch ends here; go on from `resume`, or start anew if it is None.
+    follow. `end`: `why` the watch ends here; go on from `resume`, or start again if it is None.
 
     `position` counts the events of this broker. A live piece has that of its event; a piece without a kind, or an end,
     that of the next event: all before it have been emitted.
@@ -188,7 +188,7 @@ class Watch:
         """Whether the client has everything up to the cursor, so that it may resume there."""
 
     def pieces(self) -> AsyncGenerator[Piece, None]:
-        """The stream, for ever or up to a piece of kind `end`."""
+        """The stream, without end or up to a piece of kind `end`."""
         return self._pieces(follow=True)
 
     def beginning(self) -> AsyncGenerator[Piece, None]:

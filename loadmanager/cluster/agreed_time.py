@@ -2,9 +2,9 @@
 
 Every broker writes its wall clock into its records in the channel. This broker compares those of the last minute with
 its own clock. While a live broker's clock is further away than `APART_MS`, there is no agreed time, and nothing is
-trimmed: which of the two is right is not known. Without other live brokers, time goes on from the last record of
-another broker, or from what the channel showed at the start, by elapsed monotonic time, and never beyond the own wall
-clock. Pure: the shell gives records and clocks.
+trimmed: which of the two is right is not known. Without other live brokers, the agreed time starts from the last
+record of another broker, or from what the channel showed at the start. It advances by elapsed monotonic time, never
+beyond this broker's wall clock. Pure: the shell gives records and clocks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from statistics import median
 from statechannel.law.verdict import Change
 
 APART_MS = 60_000
-"""Clocks of brokers may differ so much, with the delay of the log."""
+"""The most that clocks of brokers may differ, with the delay of the log."""
 
 FRESH_S = 60.0
-"""A broker counts as live for so long after its last record."""
+"""How long a broker counts as live after its last record."""
 
 KNOWN_AT_MOST = 2_000
-"""Of more brokers, those heard longest ago are forgotten."""
+"""The most brokers remembered; those heard longest ago are forgotten first."""
 
 
 _BEFORE = ""
@@ -39,14 +39,14 @@ class AgreedTime:
         self._wall_ms = wall_ms
         self._has_begun = False
         self._told = frozenset[str]()
-        """Brokers whose clock is apart from ours, as the log has told."""
+        """Brokers whose clock is apart from ours, as the log shows."""
         self._heard: dict[str, tuple[float, int]] = {}
         """By broker, the oldest first: when its last record was read, on the monotonic clock, and the record's time."""
 
     def begin(self, snapshots_ms: Iterable[int]) -> None:
-        """What was in the channel at the start is read; these are the times of the snapshots that it began with.
+        """Call it once the initial channel content is read, with the times of its snapshots.
 
-        Only a channel without records and snapshots, where nothing can be lost, lets time begin with the own clock.
+        Only a channel without records and snapshots, where nothing can be lost, starts from this broker's clock.
         """
         self._has_begun = True
         if _BEFORE not in self._heard:
@@ -83,7 +83,7 @@ class AgreedTime:
         }
 
     def now_ms(self) -> int | None:
-        """The lowest of what live brokers' clocks and the own one say; None before `begin`, and while they disagree."""
+        """The lowest of the live brokers' clocks and our own. None before `begin`, and while they disagree."""
         apart = self.apart_ms()
         if apart.keys() != self._told:
             self._told = frozenset(apart)

@@ -1,4 +1,4 @@
-"""The audit log: who asked which broker to change what, from where, and what became of it. A journal in the log."""
+"""The audit log, a journal in the log: who asked which broker for a change, from where, and the outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("loadmanager.audit")
 
 
 class Result(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -35,8 +35,8 @@ class Result(StrEnum):
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One request. `how` the principal was proven: token, certificate, or `unverified` (it says so itself).
 
-    `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one; `asked` are the
-    parameters and the body; `before` and `after` are the state of the thing at the asked broker.
+    `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one. `asked` are the
+    parameters and the body. `before` and `after` are the state of the thing at the asked broker.
     """
 
     id: str
@@ -77,7 +77,7 @@ class AuditLog:
         return f"{self._nonce}-{self._number}"
 
     async def append(self, entry: AuditEntry) -> None:
-        """Keep an entry, here in the process's log and for all in the audit log. Never raises for either's failure."""
+        """Write an entry to the process's own log and to the shared audit log. Never raises if either fails."""
         line = msgspec.json.encode(entry)
         _log.info("%s", line.decode())
         try:

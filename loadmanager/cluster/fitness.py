@@ -1,9 +1,9 @@
-"""Which brokers cannot acquire bundles, judged from the channel's records. Pure; the same at all that read the same.
+"""Which brokers cannot acquire bundles, judged from the channel's records. Pure: the same records give the same result.
 
 A broker whose hooks fail has no bundles. So it would be the least loaded, and the first choice for every bundle. A
-broker is *unfit* after `SEVERAL` different bundles in a row that it could not acquire, or prepare for, and that no
-other broker failed with: a bundle that fails at two brokers says nothing about either. An unfit broker keeps what it
-has, and gets no bundles but one for a trial, after a back-off that doubles. A bundle that it acquires makes it fit.
+broker is *unfit* after `SEVERAL` different bundles in a row that it could not acquire or prepare for, and with which no
+other broker failed: a bundle that fails at two brokers says nothing about either. An unfit broker keeps what it has. It
+gets no bundles but one for a trial, after a back-off that doubles. A bundle that it acquires makes it fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STUCK_ACQUIRING = f"stuck in {State.ASSIGNING}"
 SEVERAL = 3
 FIRST_REST_S, LAST_REST_S = 5.0, 300.0
 TRIAL_S = 60.0
-"""If a trial has no outcome by then, another one may begin."""
+"""After this time without an outcome of a trial, another one may begin."""
 BUNDLES_KEPT = 10_000
 BROKERS_KEPT = 1_000
 
@@ -59,7 +59,7 @@ class Fitness:
         self._failed_at: OrderedDict[Bundle, set[BrokerId]] = OrderedDict()
         """The brokers that failed with a bundle since one last acquired it."""
         self._closed: tuple[float, frozenset[BrokerId]] = float("inf"), frozenset()
-        """The brokers that get no bundles, and until when that is right."""
+        """The brokers that get no bundles, and until when that holds."""
 
     # --- feeding
 

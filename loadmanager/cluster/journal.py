@@ -26,7 +26,7 @@ TRIM_EVERY_S = 600.0
 LOOKED_THROUGH = 2_000
 """How many entries a search reads at most."""
 TRIMMED_AT_ONCE = 5_000
-"""A trim removes up to a batch more than so many."""
+"""A trim removes at most this many, plus one batch."""
 
 
 class Found(msgspec.Struct, Generic[T], frozen=True):
@@ -83,11 +83,11 @@ class Journal(Generic[T]):
                 await self.trim(now_ms)
 
     async def trim(self, now_ms: int) -> int:
-        """Trim what the log took more than the retention ago; the new begin of the topic. Raises LogUnavailable.
+        """Trim what the log took longer ago than the retention. Returns the topic's new begin. Raises LogUnavailable.
 
-        The times of entries need not grow, since clocks of their writers may differ, and `offset_at` finds only some
-        place where old ones end. So each entry below it is looked at: the first one that is young ends the trim. A time
-        after `now_ms` says nothing; such an entry goes with older ones behind it.
+        Entries' times need not increase, since their writers' clocks may differ, and `offset_at` finds only some place
+        where old ones end. So each entry below it is looked at: the first recent one ends the trim. A time after
+        `now_ms` is ignored: such an entry is trimmed with the older ones after it.
         """
         horizon_ms, begin = max(0, now_ms - round(self._retention_s() * 1000)), await self.begin()
         before, old = await self.offset_at(horizon_ms), begin
@@ -174,5 +174,5 @@ def offset_of(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise Invalid(f"{cursor!r} is no cursor of this list; use the `next` of a page, or leave it out")
+        raise Invalid(f"{cursor!r} is not a cursor of this list; use the `next` of a page, or leave it out")
     return int(cursor)

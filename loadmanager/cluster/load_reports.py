@@ -58,7 +58,7 @@ class LoadService:
         run_blocking: Blocking = at_once,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
-        """Every held bundle's load, as sampled last."""
+        """Every held bundle's load in the last sample."""
         self.last_decision: Publish | Hold = Hold("not started")
         self.host_failures = 0
         self.publish_failures = 0
@@ -104,7 +104,7 @@ class LoadService:
             group.create_task(self._report_for_ever())
 
     async def withdraw(self) -> None:
-        """Delete both reports, so that nobody waits for them to expire. Raises LogUnavailable."""
+        """Delete both reports, so that no broker waits for them to expire. Raises LogUnavailable."""
         await self._brokers.delete(self._broker.name)
         await self._bundles.delete(self._broker.name)
 

@@ -1,7 +1,7 @@
 """The members of the cluster as this broker knows them: registrations, signs of life on the channel, and suspicions.
 
 Decides who counts as live for lookups and placement. That may be wrong for a moment; ownership never depends on it.
-Also has the safe mode: after the coordination service was out of reach, no broker may be concluded dead until all known
+Also has the safe mode: after the coordination service was out of reach, no broker may be declared dead until all known
 before are back, or `recovery_grace_s` is over. Pure: the shell gives events and the time.
 """
 
@@ -18,19 +18,19 @@ from statechannel.law.verdict import Change
 from statechannel.ports import Connection, Member
 
 SUSPECTED_KEPT = 1_000
-"""Names of which is remembered which process was suspected last."""
+"""The most names whose last suspected process is remembered."""
 LATE_S = 0.5
-"""What a process that has died sent before is read within this time."""
+"""Whatever a process sent before it died is read within this time."""
 ABSENT_S = 10.0
-"""A suspected process that is not registered for so long did die."""
+"""A suspected process that is unregistered for this long has died."""
 WINDOW_S = 300.0
-"""For so long a suspicion that was wrong counts against the share."""
+"""How long a wrong suspicion counts against the share."""
 
 
 class Suspect(msgspec.Struct):
     """The incarnation under a name that was suspected last while it was registered, and since when.
 
-    `started_ms` is when its process began, 0 if not known; `absent_s` since when nobody is registered under the name.
+    `started_ms` is when its process began, 0 if not known. `absent_s` is since when the name has been unregistered.
     """
 
     broker: BrokerId
@@ -138,7 +138,7 @@ class Membership:
 
         A suspicion does not count against a broker that lives: its process was suspected and registered again, or it
         wrote to the channel or its liveness node after its port was first reported. At most a third of the brokers,
-        but one in any case, are suspected within the window, as long as it is not known that they did die. Of others
+        but one in any case, are suspected within the window, unless they are known to have died. For others
         only the end of the session counts. So a fault that lets healthy brokers refuse connections takes few of them.
         """
         reports = list(suspicions)
@@ -168,7 +168,7 @@ class Membership:
         self.spared = tuple(spared)
 
     def _follow_up(self, now_s: float) -> None:
-        """Note what became of suspected processes."""
+        """Note whether suspected processes died or lived."""
         for name, each in tuple(self._once_suspected.items()):
             peer = self.peers.get(name)
             each.absent_s = None if peer is not None else now_s if each.absent_s is None else each.absent_s
@@ -236,7 +236,7 @@ class Membership:
         return not self._why_not(peer)
 
     def safe_mode(self, now_s: float) -> str | None:
-        """Why an absent broker must not be concluded dead at present, None if it may."""
+        """Why an absent broker must not be declared dead at present, None if it may."""
         if not self.connected:
             return "the coordination service is out of reach"
         self._awaited -= self.peers.keys()
@@ -255,8 +255,8 @@ def suspected_by(
 ) -> dict[BrokerId, str]:
     """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
-    `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. Whoever
-    suspects a broker that is not suspected itself lives: its machine is cut off, or the other's is. So where a firewall
+    `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. A broker
+    that suspects an unsuspected one counts as alive: its machine is cut off, or the other's is. So where a firewall
     rejects all connections, no broker is suspected. Nor is one in `proven`, which lives, or one that `admit` refuses.
     """
     observers_of: dict[BrokerId, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Operations: requests that are done once although they are sent twice, or that go on after they were answered.
+"""Operations: requests that run once although they are sent twice, or that go on after they were answered.
 
 A topic of one partition that every broker reads to its end. The law, by the state of an operation when an entry comes:
 
@@ -7,12 +7,12 @@ A topic of one partition that every broker reads to its end. The law, by the sta
 | `Begun`                   | running            | refused             | refused    | refused |
 | `Cancelled`               | refused            | cancelling          | refused    | refused |
 | `Ended` by who began it   | refused            | ended               | ended      | refused |
-| `Ended` by anybody else   | refused            | refused             | refused    | refused |
+| `Ended` by another        | refused            | refused             | refused    | refused |
 | `Dropped` by who began it | refused            | unknown             | unknown    | refused |
 
-So of all brokers that get the same request, exactly one carries it out: a `Begun` counts only if the log took no other
+So of all brokers that get the same request, exactly one carries it out. A `Begun` counts only if the log took no other
 one of that id among the last `KEPT_ENTRIES`, accepted or refused, except a dropped one. Nothing older matters, and only
-what is three times as far back is trimmed: so a reader that starts later accepts no `Begun` that another one refuses.
+what is three times as far back is trimmed. So a reader that starts later accepts no `Begun` that another one refuses.
 Beyond `KEPT_AT_MOST` operations, the oldest are forgotten earlier. No clock decides here.
 """
 
@@ -39,7 +39,7 @@ KEPT_ENTRIES = 60_000
 """A repeated request gets the first one's answer until so many entries follow the last `Begun` of its id."""
 
 KEPT_AT_MOST = 20_000
-"""Of more operations, the oldest are forgotten."""
+"""The most operations kept; the oldest are forgotten first."""
 
 BODY_CHARACTERS, BODIES_CHARACTERS = 64 << 10, 32 << 20
 """The longest answer that is kept, and the length of all of them together."""
@@ -76,7 +76,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun", omit_defaults=True, kw_onl
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", kw_only=True):
-    """Somebody wants an operation to stop."""
+    """An operation is asked to stop."""
 
     entry: str
     id: str
@@ -97,7 +97,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True, kw_onl
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True):
-    """It was not for this broker, and nothing was done: the key can be used again."""
+    """This broker should not carry it out, and has done nothing: the key can be used again."""
 
     entry: str
     id: str
@@ -147,7 +147,7 @@ class OperationFold:
         """The length of all kept answers together."""
 
     def apply(self, entry: LogEntry) -> Step | None:
-        """Take the next entry, in the order of offsets; None for one that is no entry of operations."""
+        """Take the next entry, in the order of offsets; None for one that is not an entry of operations."""
         self._forget(entry.offset)
         try:
             given = _decode(entry.value or b"")
@@ -264,7 +264,7 @@ class OperationLog:
     ) -> Operation | None:  # fmt: skip
         """Begin an operation (None: under a new id). Returns it, or None if it is known already: see `get`.
 
-        `cancel` is called on the loop when somebody cancels it, at any broker.
+        `cancel` is called on the loop when it is cancelled, at any broker.
         """
         entry = self._next()
         begun = Begun(
@@ -308,7 +308,7 @@ class OperationLog:
         await self._write(Dropped(entry=self._next(), id=operation.id, begun=operation.begun.entry))
 
     async def cancel(self, operation_id: str, principal: str) -> Operation:
-        """Have the operation cancelled by its broker. Raises NotFound, Conflict if it has ended."""
+        """Ask the operation's broker to cancel it. Raises NotFound, Conflict if it has ended."""
         await self._reader.catch_up()
         found = self.get(operation_id)
         if found.state is OperationState.RUNNING:

@@ -1,7 +1,7 @@
 """The policies of the cluster as documents on a topic: reads, checked writes with compare-and-set, their history.
 
 `validation.py` decides what is refused, `loadmanager.documents` which writes count. Two writers at the same
-moment can write documents that are valid alone and contradict each other: then both hold, and a bundle may have no
+moment can write documents that are valid alone but contradict each other. Then both hold, and a bundle may have no
 permitted broker. The next decision says which rules refused it.
 """
 
@@ -204,8 +204,8 @@ class PolicyStore:
         """Set a document if its version still is `seen` (0: never written; None: any version).
 
         Raises Invalid, NotFound (its namespace or bundle), Conflict (a rule that nothing satisfies, unless `force`; or
-        another version), LogUnavailable (it may or may not be written). With `strand` it may leave namespaces without
-        any broker that it is not about, as Pulsar's may.
+        another version), LogUnavailable (it may or may not be written). With `strand` it may leave other
+        namespaces without any broker, as Pulsar's may.
         """
         await self._all_read()
         checked = await self.check(kind, name, policy, force=force, strand=strand)

@@ -1,4 +1,4 @@
-"""Readers of the channel's log, which register their positions: nothing that they still want is trimmed.
+"""Registered readers of the channel's log and their positions: nothing that they still want is trimmed.
 
 Decides which registrations are accepted. A registration lasts for `reader_ttl_s` from when a broker read it, by elapsed
 time, so that a forgotten reader does not hold the log; registering again renews it. `retention.py` decides how far the
@@ -54,13 +54,13 @@ class ReaderRegistry:
         return reader
 
     async def register(self, name: str, positions: Sequence[int] | None) -> ChannelReader:
-        """Register or renew, by default at the log's begin. Nothing at or behind a position is trimmed from then on.
+        """Register or renew, by default at the log's begin. From then on, nothing at or after a position is trimmed.
 
         Raises Invalid (name, number of partitions, beyond the end), Conflict (trimmed already, too many readers),
         LogUnavailable.
         """
         if not NAME.fullmatch(name):
-            raise Invalid(f"{name[:100]!r} is no name of a reader: write up to 100 letters, digits, '.', '_' or '-'")
+            raise Invalid(f"{name[:100]!r} is not a reader name: write up to 100 letters, digits, '.', '_' or '-'")
         if name not in self._view and len(self._view) >= READERS_AT_MOST:
             raise Conflict(f"there are {READERS_AT_MOST} readers already: remove those that are not used any more")
         begins, ends = await self._log.begins(self._topic), await self._log.ends(self._topic)

@@ -64,7 +64,7 @@ def parse_counter(text: str, name: str) -> int | None:
 
 
 def working_set_bytes(current: str, stat: str) -> int | None:
-    """Memory that cannot simply be dropped: `memory.current` less inactive file pages, as Kubernetes counts it."""
+    """Memory that cannot be dropped: `memory.current` less inactive file pages, as Kubernetes counts it."""
     used = current.strip()
     if not used.isdigit():
         return None
@@ -164,7 +164,7 @@ class Sensors:
         return times.user + times.system
 
     def _io_counted(self) -> tuple[int, int, int, int]:
-        """Bytes so far, in the order of IoRates; 0 for what the system does not tell."""
+        """Bytes so far, in the order of IoRates; 0 for what the system does not report."""
         read = written = received = sent = 0
         with suppress(AttributeError, psutil.Error, OSError):  # not on macOS; not without the right to
             disks = self._process.io_counters()

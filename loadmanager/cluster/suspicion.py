@@ -1,8 +1,8 @@
-"""Early suspicion on evidence: brokers connect to the others' ports; a connection that ends and a refused one suspect.
+"""Early suspicion on evidence: brokers connect to the others' ports; ended and refused connections raise suspicion.
 
 The system ends the connections of a crashed process at once, and its port refuses new ones, long before its session
 ends. Brokers share suspicions in a compacted topic; `membership.suspected_by` decides who is suspected. A port that
-does not answer is no suspicion.
+does not answer is not suspicious.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OBSERVERS = 4
 
 PROBE_TIMEOUT_S = 1.0
 CLOSING_S = 0.02
-"""From the end of a connection to the next probe: the system closes the sockets of a dead process one by one."""
+"""Time from the end of a connection to the next probe: the system closes a dead process's sockets one by one."""
 
 
 class SuspicionReport(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Answer(StrEnum):
     """The result of a probe."""
 
     OPEN = "open"
-    """And the connection lasted as long as was asked for."""
+    """It was open, and the connection lasted as long as asked for."""
     ENDED = "ended"
     """It was open, and the other end closed the connection."""
     REFUSED = "refused"
@@ -59,7 +59,7 @@ async def probe_port(peer: Peer, keep_s: float) -> Answer:
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except ConnectionRefusedError:
         return Answer.REFUSED
-    except (OSError, ValueError, OverflowError):  # the last two: the registered URL is no address
+    except (OSError, ValueError, OverflowError):  # the last two: the registered URL is not an address
         return Answer.SILENT
     try:
         async with asyncio.timeout(keep_s):
@@ -106,8 +106,8 @@ def _place_of(name: str) -> bytes:
 class Suspicion:
     """Probes other brokers and publishes this broker's suspicions; keep `run()` running. The view has all brokers'.
 
-    So many `refusals` in a row make a suspicion. A connection that ended counts as one, and the next probe follows
-    CLOSING_S later; a port that takes that one is open.
+    `refusals` in a row make a suspicion. A connection that ended counts as one, and the next probe follows CLOSING_S
+    later. If the port accepts that one, it is open.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Suspicion:
         """By name, as in the topic: the incarnations of a name share a key."""
 
     async def run(self) -> None:
-        """Probe for ever; again after an error."""
+        """Probe until cancelled; go on after an error."""
         self._watched.clear()
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -152,7 +152,7 @@ class Suspicion:
                 await asyncio.sleep(self._interval_s)
 
     async def _watch(self, broker: BrokerId) -> None:
-        """Probe a broker while it is ours to probe."""
+        """Probe a broker as long as it is ours to probe."""
         clock_s = asyncio.get_running_loop().time
         refused, before = 0, Answer.OPEN
         while (peer := self._mine.get(broker)) is not None:

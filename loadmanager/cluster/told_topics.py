@@ -1,8 +1,8 @@
-"""Topics that somebody told this cluster of, as pulsar-admin does when it creates one; nothing depends on them.
+"""Topics that this cluster was told of, e.g. by pulsar-admin when it creates one. Nothing depends on them.
 
-The load manager knows ranges of keys, not keys: a topic exists when its service says so. Tools of Pulsar create, list
-and delete topics all the same, so that their names are kept, with the number of partitions, for as long as the
-namespace exists.
+The load manager knows ranges of keys, not keys: a topic exists when its service says so. Pulsar's tools create, list
+and delete topics nevertheless. So their names are kept, with the number of partitions, as long as the namespace
+exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLD_AT_MOST = 10_000
 TOLD_IN_ALL = 100_000
 """Topics of all namespaces: every broker has them in memory."""
 _AT_ONCE = 64
-"""How many are forgotten at once with their namespace."""
+"""How many are forgotten at once, with their namespace."""
 
 
 class ToldTopic(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,10 +79,10 @@ class ToldTopics:
         await self.documents.put(topic.full_name, ToldTopic(partitions), seen=seen, author=author, reason="")
 
     async def forget(self, topic: Key, author: str) -> None:
-        """Keep a topic no longer. Raises NotFound, LogUnavailable."""
+        """Forget a topic. Raises NotFound, LogUnavailable."""
         if topic.full_name not in self.all():
             raise NotFound(
-                f"nobody created topic {topic.full_name} here; its data are the service's: have the service delete it"
+                f"topic {topic.full_name} was not created here; its data are the service's: have the service delete it"
             )
         await self.documents.delete(topic.full_name, seen=None, author=author, reason="")
 
@@ -91,7 +91,7 @@ class ToldTopics:
         return [(name, each.version) for name, each in self._of.get(namespace, {}).items()]
 
     async def forget_all(self, versions: Iterable[tuple[str, int]], author: str) -> None:
-        """Keep these topics of a deleted namespace no longer; one that was created again meanwhile stays.
+        """Forget these topics of a deleted namespace; one that was created again meanwhile stays.
 
         Raises LogUnavailable; then some may be left.
         """

@@ -1,4 +1,4 @@
-"""Keeps how full each broker was in the last hour, as its load reports said: for a heat map. Nothing decides by it.
+"""Keeps how full each broker was in the last hour, by its load reports, for a heat map. No decision depends on it.
 
 A report holds until the next one. Each broker keeps a history of its own, which begins with its start.
 """

@@ -117,7 +117,7 @@ class Views:
             await view.sweep()
 
     async def read_bundles(self) -> None:
-        """Return once `bundles` shows all that is reported; use it before the next `await`. Raises Unavailable."""
+        """Return once `bundles` shows all reports. Use it before the next `await`. Raises Unavailable."""
         if not await self.bundles.read(READ_S):
             raise Unavailable(
                 f"the loads of bundles were not read from {self.bundles.topic} within {READ_S:g} s; try again, or ask "

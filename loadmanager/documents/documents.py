@@ -1,7 +1,7 @@
-"""The shell of documents: reads everybody's entries, and writes with compare-and-set on the version.
+"""The shell of documents: reads the entries of all writers, and writes with compare-and-set on the version.
 
 `fold.py` decides which attempts count. The topic is not compacted: a log may take an append twice, and compaction would
-keep the later copy, so that readers before and after it would disagree about who was first. Settings, policies and
+keep the later copy, so that readers before and after it would disagree about which was first. Settings, policies and
 plans are such documents.
 """
 
@@ -81,7 +81,7 @@ class Documents(Generic[T]):
         return self._reader.ready
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until it is ready, at most `timeout_s`; whether it is."""
+        """Wait at most `timeout_s` until it is ready. Returns True if it is."""
         return await self._reader.wait_ready(timeout_s)
 
     @property
@@ -126,7 +126,7 @@ class Documents(Generic[T]):
         """Set a document if its version still is `seen` (0: never written), or in any case if `seen` is None.
 
         Returns the new version once this process has read it back. Raises Invalid (nothing was written), Conflict
-        (somebody was faster; says who), LogUnavailable (it may or may not be written: look before trying again).
+        (another writer was faster; says who), LogUnavailable (it may or may not be written: look before trying again).
         """
         return await self._change(name, value, seen, author, reason)
 
@@ -233,7 +233,7 @@ def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> VersionC
         return VersionConflict(
             f"{name!r} was never written, so it has no version {seen}: look again, and give version 0"
         )
-    whose = f"version {now.version} by {now.author or 'somebody'}" + (f" ({now.reason})" if now.reason else "")
+    whose = f"version {now.version} by {now.author or 'an unnamed author'}" + (f" ({now.reason})" if now.reason else "")
     if seen is None:
         return VersionConflict(f"others keep changing {name!r}, last {whose}: try again later")
     return VersionConflict(

@@ -1,9 +1,9 @@
 """Documents with versions, in a topic: the record format, and the law that makes documents of records. Pure.
 
-Each change is an entry in a topic of one partition that keeps everything. (A compacted topic would not do: if the log
-took an append twice it keeps the later copy, which may be refused by then.) As in the state channel, the first entry
-that names the present version wins, and every reader refuses the later ones. So nobody overwrites what they have not
-seen; a table of last values would keep the loser.
+Each change is an entry in a topic of one partition that keeps everything. A compacted topic would not do: if the log
+took an append twice it keeps the later copy, which may be refused by then. As in the state channel, the first entry
+that names the present version wins, and every reader refuses the later ones. So no writer overwrites what it has not
+seen. A table of last values would keep the loser.
 
 The same entries give the same documents to every reader of any release. An attempt is accepted if it names the present
 version of its document (`seen`), else refused. A value that only a newer release can read still moves the version on,
@@ -51,8 +51,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class Version(msgspec.Struct, Generic[T], frozen=True):
     """One accepted version of a document. `value` None: it was deleted. `offset`: its place in the topic.
 
-    If not `readable`, `defect` says why this release cannot use it (a newer release wrote it in an unknown form, or an
-    older one accepted what is now refused); `value` is then that of the version before.
+    If not `readable`, `defect` says why this release cannot use it: a newer release wrote it in an unknown form, or an
+    older one accepted what is now refused. `value` is then that of the version before.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Refused(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """An entry that is no document entry, and why."""
+    """An entry that is not a document entry, and why."""
 
     detail: str
 

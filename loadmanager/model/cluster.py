@@ -1,8 +1,8 @@
 """The cluster as a strategy sees it: columns with one row for each broker or bundle, and the hard rules. Values only.
 
 Loads are in natural units (`UNITS`), in the order of `RESOURCES`; a usage is load / capacity, times the resource's
-weight. Moves in flight count as done: in `owner` and `used` the bundle is already with its destination. The load that
-no reported bundle explains (other work of the machine, bundles below the top n) is foreign: it stays with its broker.
+weight. Moves in flight count as done: in `owner` and `used` the bundle is already with its destination. Load that no
+reported bundle explains (other work of the machine, bundles below the top n) is foreign: it stays with its broker.
 
 The hard rules say who may hold a bundle, and which bundles must stay. `loadmanager.model.policies` computes them from
 policies; a model without policies has `unconstrained(…)`. Bundles with the same permissions share a row of `forbidden`,
@@ -95,7 +95,7 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The live brokers, n rows, in the order of their names. Do not change the arrays.
 
     `capacity` is infinite if a broker declares none: that resource then never counts there. `known` is false without
-    fresh load data of this incarnation: such a broker neither gives nor takes by load, and does not hold up the others.
+    fresh load data of this incarnation: such a broker neither gives nor takes bundles by load, and delays no other.
     `draining` brokers give everything away; automatic decisions leave `paused` ones alone. `bundles` counts what a
     broker holds, plus what arrives, less what leaves. Rates and throughput are from its last report.
     """

@@ -1,12 +1,12 @@
-"""The hooks that a service implements to be given bundles: `BundleHost`.
+"""The hooks that a service implements to get bundles: `BundleHost`.
 
 Each hook may be a plain function or a coroutine function. Coroutines run on the service's own event loop, plain
 functions on worker threads: neither can block the control loop that proves ownership. A hook that exceeds its time-out
 (settings `host_*_timeout_s`) counts as failed.
 
 The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`. A
-split or merge does the same within one broker: `release` of the old bundles (to nobody), and when that has ended
-`acquire` of the new ones, under a new token, from storage. Hooks of overlapping ranges never run at the same time.
+split or merge does the same within one broker: `release` of the old bundles (without a destination), and when that has
+ended `acquire` of the new ones, under a new token, from storage. Hooks of overlapping ranges never run at once.
 Between the return of `acquire` and the call of `release`/`abandon`, and only while `Broker.serving` says so, the
 service may serve the bundle's keys.
 """
@@ -95,7 +95,7 @@ class AnsweredAtEndpoint(Protocol):
 
     @property
     def admin_protocols(self) -> Sequence[str]:
-        """Under these protocols clients find the broker's admin URL; such as `groups`, for consumer groups."""
+        """The protocols under which clients find the broker's admin URL, such as `groups` for consumer groups."""
         ...
 
 
@@ -135,14 +135,14 @@ class KnowsRates(Protocol):
 
 @runtime_checkable
 class ServesElsewhere(Protocol):
-    """Optional for a `BundleHost` whose service is another process, which serves under what it was last told.
+    """Optional for a `BundleHost` whose service is another process, which serves by what it was last told.
 
     `Broker.serving` ends at once; that process learns of it later, or never. So a broker gives a bundle up (the record
     `release`) only when this host says that the other process has stopped.
     """
 
     async def vacated(self, bundle: Bundle) -> None:
-        """Return when the service cannot serve the bundle any more, whatever it has heard.
+        """Return when the service cannot serve the bundle any more, even if it has heard nothing.
 
         Called before each `release` record, within the time-out of `release`, and again until it returns.
         """

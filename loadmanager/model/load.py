@@ -1,7 +1,7 @@
-"""The load that brokers publish, and how full it makes them. Pure.
+"""The load that brokers publish, and the usage computed from it. Pure.
 
 `BrokerLoadData` is for all, `TopBundlesLoadData` for the leader. Both are values of table views, keyed by the broker's
-name; the incarnation inside shows whether they are still about the broker that now has this name. They are JSON, so
+name. The incarnation inside shows whether they are still about the broker that now has this name. They are JSON, so
 that people and Spark can read them; unknown fields are ignored (PIP-192).
 
 Loads are rows in the order of RESOURCES: cores, bytes of memory, bytes/s in and out, messages/s. A usage is load /
@@ -59,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True):
 class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     """One broker's load. Percentages are 0 to 100 of what the process may use; rates are per second.
 
-    Rates of bytes and messages are those of the service; `io` is measured, shown, and counts in no decision.
+    Rates of bytes and messages are those of the service. `io` is measured and shown, but no decision uses it.
     `capacity` always has `cpu` in cores, and what was declared of `memory_bytes`, `in_rate_bytes_s`,
     `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
     """
@@ -100,7 +100,7 @@ class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     """A broker's hottest bundles, hottest first, and the sum over all its bundles, to compute shares.
 
     A bundle's heat is the largest of its shares of the broker's CPU, message rate and bytes; ties go by keys and
-    sessions, then by name. So many bundles that are light in everything do not hide one that is heavy in one respect.
+    sessions, then by name. So a bundle that is heavy in one respect is not hidden by many that are light in everything.
     Pulsar compares bytes first, in steps of 100 KB/s, and ignores CPU.
     """
 

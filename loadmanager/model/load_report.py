@@ -1,9 +1,9 @@
-"""Decides when a broker reports its load, and which means it reports. Pure: samples and the time come in.
+"""Decides when a broker reports its load, and which means it reports. Pure: it is given samples and the time.
 
 A broker reports at once when it starts; then, at most every `min_interval_s`, when a relevant change occurred, and at
-least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). Beyond Pulsar's triggers it also reports
-when its set of bundles changed, when the shares of its hottest bundles shifted, and when its own report has vanished
-from the view (it was deleted, or the topic was lost).
+least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). It has three more triggers than
+Pulsar: its set of bundles changed, the shares of its hottest bundles shifted, or its own report has vanished from the
+view (it was deleted, or the topic was lost).
 
 It reports the mean load of the bundles that it holds now, over a window of samples with other bundles. After each move
 a plain mean is wrong for a whole window: it still counts the bundle that left, and only part of the one that came. So
@@ -267,7 +267,7 @@ class Reporter:
         self._last = (now_ms, report)
 
     def current(self) -> Report | None:
-        """The report as of the last sample; None before the first one."""
+        """The report by the last sample; None before the first one."""
         last = self._window.last
         if last is None:
             return None
@@ -301,8 +301,8 @@ class Reporter:
     def mean_of(self, bundle: Bundle, latest: BundleLoad) -> BundleLoad:
         """A held bundle's mean over the window, hottest keys too; `latest` itself if it is not held.
 
-        Keys and bundle are of the same samples: a sample in which the process stood still has a hot bundle's mean
-        beside keys without traffic, and nothing would show that one of them carries it.
+        Keys and bundle are of the same samples. Otherwise a stalled process's sample would show a hot bundle's mean
+        beside keys without traffic, and hide that one key carries it.
         """
         last = self._window.last
         if last is None or bundle not in last.held:
@@ -330,7 +330,7 @@ class Reporter:
 
 
 def what_changed(last: Report, now: Report, threshold: float) -> str | None:
-    """The first change that others should know, in words; None if there is none. `threshold` is a fraction."""
+    """The first change that others should know of, in words; None if there is none. `threshold` is a fraction."""
     if last.held != now.held:
         return f"bundles: {len(now.held - last.held)} came, {len(last.held - now.held)} went, {len(now.held)} held"
     if set(now.top.spread) - set(last.top.spread):

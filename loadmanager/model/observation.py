@@ -64,7 +64,7 @@ class MoveHistory:
         self._loads: dict[tuple[Bundle, BrokerId, BrokerId], Row] = {}
 
     def set_memory(self, memory_s: float) -> None:
-        """Change for how long moves matter."""
+        """Set for how long moves matter."""
         self._memory_ms = memory_s * 1000
 
     def arrival(self, bundle: Bundle, now_ms: int) -> Arrival | None:
@@ -136,7 +136,7 @@ def current(data: Mapping[str, D], broker: BrokerId) -> D | None:
 
 
 def place_of(entry: Ownership | None) -> BrokerId | None:
-    """Where a bundle is or is about to be; None if it is gone, or on its way to nobody."""
+    """Where a bundle is or is about to be; None if it is gone, or is being released without a destination."""
     if entry is None:
         return None
     if entry.state is State.ASSIGNED:
@@ -179,7 +179,7 @@ def _not_yet_hot(reports: Reports, listed: Collection[tuple[Bundle, BrokerId]]) 
 def _warm(hot: Hot, arrival: Arrival, top: TopBundlesLoadData, reports: Reports) -> Hot:
     """The bundle with at least its load before the move, while clients return and the mean still has older samples.
 
-    Else its new owner would look idle, and the bundle's load really changed: it would be free to return at once.
+    Otherwise its new owner would look idle, and the bundle's load changed, so that it could return at once.
     """
     then = reports.history.load_moved(hot.bundle, arrival)
     if then is None or arrival.destination != hot.reporter or top.sampled_ms - arrival.at_ms >= reports.settle_ms:
@@ -295,7 +295,7 @@ def cluster_model(observed: Observed) -> ClusterModel:
 
 
 def _sealed(model: ClusterModel) -> ClusterModel:
-    """Make the arrays read-only: a strategy's changes would reach records and later rounds as facts."""
+    """Make the arrays read-only. Otherwise a strategy's changes would reach records and later rounds as facts."""
     for part in (model.brokers, model.bundles, model.constraints):
         for column in msgspec.structs.astuple(part):
             if isinstance(column, np.ndarray):
@@ -304,14 +304,14 @@ def _sealed(model: ClusterModel) -> ClusterModel:
 
 
 def _counts_still(reports: Reports, hot: Hot) -> bool:
-    """Whether the reported load of a bundle that is elsewhere now still tells its load there."""
+    """Whether the reported load of a bundle that is elsewhere now still gives its load there."""
     if hot.place is None:
         return hot.entry is not None and hot.entry.holder == hot.reporter
     return hot.place in reports.loads and not is_included(reports, hot)
 
 
 def _cold_but_ruled(observed: Observed, brokers: Brokers, hot: Sequence[Hot]) -> list[Hot]:
-    """Bundles that policies want elsewhere or apart, but nobody reported as hot; their unknown load counts as 0."""
+    """Bundles that policies want elsewhere or apart, but no report lists as hot; their unknown load counts as 0."""
     policies, table = observed.policies, observed.table
     ruled = dict(misplaced(policies, brokers, table, observed.settings))
     ruled.update(kept_apart(policies, brokers, table))
@@ -414,10 +414,10 @@ def _moved_s(hot: Hot, now_ms: int) -> float:
 
 
 def _changed(observed: Observed, hot: Hot) -> bool:
-    """Whether the bundle's load has really changed since it was moved; False if the load of then is not known.
+    """Whether the bundle's load has really changed since it was moved; False if the load at that time is not known.
 
-    Judged by the demand on it (messages, bytes) if there is any: the same work costs different CPU on different
-    machines, and a bundle that left a slow machine for that reason would be free to return at once.
+    Judged by the demand on it (messages, bytes) if there is any. The same work costs different CPU on different
+    machines, so a bundle that left a slow machine could otherwise return at once.
     """
     then = None if hot.arrival is None else observed.history.load_moved(hot.bundle, hot.arrival)
     load = observed.loads.get(hot.reporter.name)

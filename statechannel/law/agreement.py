@@ -39,7 +39,7 @@ class Agreed(msgspec.Struct, frozen=True, gc=False):
 
     agreement: Agreement | None = None
     following: Agreement | None = None
-    """Set from `amend` until `agree`: meanwhile the partition gives nobody a proof, nor the lead."""
+    """Set from `amend` until `agree`: meanwhile the partition gives no proof, and no lead."""
     revision: int = NEVER_AGREED
 
 

@@ -70,7 +70,7 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         """`tenant/ns/0x40000000_0x80000000`. Raises InvalidName."""
         match = _BUNDLE.fullmatch(name)
         if match is None:
-            raise InvalidName(f"{name!r} is no bundle; write tenant/namespace/0x00000000_0x40000000")
+            raise InvalidName(f"{name!r} is not a bundle; write tenant/namespace/0x00000000_0x40000000")
         return cls.of(match["namespace"], match["range"])
 
     @classmethod
@@ -78,7 +78,7 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         """A bundle from a namespace and a range as in `0x40000000_0x80000000`. Raises InvalidName."""
         match = _RANGE.fullmatch(hash_range)
         if match is None:
-            raise InvalidName(f"{hash_range!r} is no hash range; write 0x00000000_0x40000000")
+            raise InvalidName(f"{hash_range!r} is not a hash range; write 0x00000000_0x40000000")
         lo, hi = int(match["lo"], 16), int(match["hi"], 16)
         if lo >= hi:
             raise InvalidName(f"{hash_range!r} is empty: its lower bound must be below its upper bound")
@@ -100,14 +100,14 @@ class Key(msgspec.Struct, frozen=True, gc=False):
         """`persistent://tenant/ns/name`, or the short form `tenant/ns/name`. Raises InvalidName."""
         match = _TOPIC.fullmatch(name)
         if match is None:
-            raise InvalidName(f"{name!r} is no topic; write persistent://tenant/namespace/name")
+            raise InvalidName(f"{name!r} is not a topic; write persistent://tenant/namespace/name")
         if not DOTS.isdisjoint(match["name"].split("/")):
-            raise InvalidName(f"{name!r} is no topic; a part of its name must not be . or .., which URLs leave out")
+            raise InvalidName(f"{name!r} is not a valid topic; its parts must not be . or .., which URLs drop")
         full_name = name if match["domain"] else f"persistent://{name}"
         try:
             return cls(match["namespace"], full_name, position_of(full_name))
         except UnicodeEncodeError:
-            raise InvalidName(f"{name!r} is no topic; its name must be valid Unicode") from None
+            raise InvalidName(f"{name!r} is not a valid topic; its name must be valid Unicode") from None
 
 
 KEYS_KEPT = 100_000
@@ -130,7 +130,7 @@ def position_of(full_name: str) -> int:
 def check_namespace(name: str) -> str:
     """The name itself if it has the form `tenant/namespace`. Raises InvalidName."""
     if _NAMESPACE.fullmatch(name) is None:
-        raise InvalidName(f"{name!r} is no namespace; write tenant/namespace (letters, digits, and _ - = : .)")
+        raise InvalidName(f"{name!r} is not a namespace; write tenant/namespace (letters, digits, and _ - = : .)")
     return name
 
 
@@ -140,7 +140,7 @@ def check_new_namespace(name: str) -> str:
     URLs and file systems give these two another meaning. The law accepts them, for older logs may have them.
     """
     if not DOTS.isdisjoint(check_namespace(name).split("/")):
-        raise InvalidName(f"{name!r} is no name for a namespace: neither part may be . or .., which URLs leave out")
+        raise InvalidName(f"{name!r} is not a valid name for a namespace; neither part may be . or .., which URLs drop")
     return name
 
 

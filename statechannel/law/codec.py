@@ -27,7 +27,7 @@ NEWEST_VERSION = 3
 """Every release reads all versions from the oldest to its newest; it writes the newest that all live brokers read."""
 
 AGREEING_VERSION = DELETES_SAW_VERSION = 3
-"""The first version with agreements. A log that has an agreement is written in no older version any more."""
+"""The first version with agreements. A log that has an agreement is no longer written in an older version."""
 
 MAX_DEPTH = 512
 """Nested arrays and objects; our records have 4. A deeper body is corrupt for every reader: without this limit

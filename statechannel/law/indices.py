@@ -1,4 +1,4 @@
-"""Counts that the ownership table keeps while it replays, so that nobody has to walk a million bundles.
+"""Counts that the ownership table keeps while it replays, so that no query has to walk a million bundles.
 
 Small on purpose: bundles at rest are only counted. Bundles in flight are few, and are listed.
 """
@@ -29,7 +29,7 @@ MOVING = frozenset({State.TRANSFERRING, State.RELEASING, State.REVOKING})
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """What the bundles have in common that one record sent on their way; they are watched together."""
+    """What bundles that one record sent on their way have in common. They are watched together."""
 
     partition: int
     revision: int
@@ -51,7 +51,7 @@ class Indices:
         self.coming: dict[BrokerId, int] = {}
         """How many bundles are on their way from another holder to each broker."""
         self.leaving: dict[BrokerId, int] = {}
-        """How many bundles of each broker are on their way to another, or to nobody."""
+        """How many bundles of each broker are on their way to another broker, or to none."""
 
     def copy(self) -> Indices:
         """An independent copy. A holder's counts are shared until one of the two changes them: it copies them first."""

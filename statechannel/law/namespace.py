@@ -20,7 +20,7 @@ from statechannel.law.verdict import Ownership
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
-    """What those bundles have in common that nothing happened to since their namespace was created."""
+    """What bundles that have not changed since their namespace was created have in common."""
 
     name: str
     offset: int

@@ -37,10 +37,10 @@ MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1
 """The revision of what was never written: a record whose author saw nothing has it."""
 UNSAID = -2
-"""Stands in a record that was read from a format without this field. No record can carry it."""
+"""The value in a record read from a format without this field. No record can carry it."""
 
 BUNDLES_A_RECORD = 125
-"""How many bundles an author puts into one record: each reader applies a record in one step of its loop.
+"""The most bundles that an author puts into one record: each reader applies a record in one step of its loop.
 
 A habit of authors, which the law does not check.
 """
@@ -64,7 +64,7 @@ class BrokerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
         """`host:port#7`. Raises InvalidName."""
         name, mark, number = text.rpartition("#")
         if not name or not mark or not (number.isascii() and number.isdigit()):
-            raise InvalidName(f"{text!r} is no broker incarnation; write host:port#7")
+            raise InvalidName(f"{text!r} is not a broker incarnation; write host:port#7")
         return cls(name, int(number))
 
 
@@ -87,10 +87,10 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
         try:
             generation, partition, offset = (int(part) for part in text.split("-"))
         except ValueError:
-            raise InvalidName(f"{text!r} is no fencing token") from None
+            raise InvalidName(f"{text!r} is not a valid fencing token") from None
         token = cls(generation, partition, offset)
         if str(token) != text:
-            raise InvalidName(f"{text!r} is no fencing token; write it as {token}")
+            raise InvalidName(f"{text!r} is not a valid fencing token; write it as {token}")
         return token
 
 

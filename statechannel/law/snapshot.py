@@ -32,7 +32,7 @@ PLAIN_FORMAT, FORMAT = 1, 2
 """A snapshot with an agreement has format 2, so that earlier releases refuse it: they would lose the agreement."""
 CHUNK_BUNDLES = 2_000
 CHUNK_BYTES = 400_000
-"""A chunk ends at so many bundles, or at about so many bytes of rare fields. Logs take entries of 1 MiB."""
+"""The bundles, or about how many bytes of rare fields, at which a chunk ends. Logs take entries of 1 MiB."""
 
 _STATES, _ACTIONS = tuple(State), tuple(Action)
 _STATE_CODES = {state: code for code, state in enumerate(_STATES)}
@@ -222,7 +222,7 @@ def entries(section: Section, brokers: Sequence[BrokerId | None]) -> list[Owners
             section.revisions,
             section.tokens,
             map(_ACTIONS.__getitem__, section.actions),
-            map(brokers.__getitem__, section.bys),  # type: ignore[arg-type] # 0, nobody, is never an author
+            map(brokers.__getitem__, section.bys),  # type: ignore[arg-type] # 0, no broker, is never an author
         )
     )
     columns = (section.states, section.holders, section.revisions, section.tokens, section.actions, section.bys)

@@ -1,4 +1,4 @@
-"""The ownership table: what it holds, how a record changes it, who asks. Pure: every reader gets the same table.
+"""The ownership table: what it holds, how a record changes it, and its queries. Pure: every reader gets the same table.
 
 Only `replay` applies records. The rows are in `transitions.py`: a record moves bundles, each by a row; or it reshapes a
 namespace, all or nothing; or it is about the log itself. `cut` and `restore` copy a partition out and back, for
@@ -50,8 +50,8 @@ class OwnershipTable:
     """Who owns what, by the records replayed so far. `partitions` is fixed for the life of the log.
 
     Queries change nothing. `get`, `locate` and `held_by` may be called from other threads: they see each bundle as it
-    was before or after a record, never between. Of a record of many bundles `held_by` may see some changed, others not
-    yet.
+    was before or after a record, never between. During a record of many bundles `held_by` may see some changed, others
+    not yet.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -141,7 +141,7 @@ class OwnershipTable:
         return dict(self._indices.states)
 
     def in_flight(self) -> Iterator[Ownership]:
-        """Everything that somebody has to move on."""
+        """Every bundle in flight: some broker has to move it on."""
         for flight in self.flights():
             entries = (self.get(bundle) for bundle in self.on(flight))
             yield from (entry for entry in entries if entry is not None and entry.state is flight.state)
@@ -460,7 +460,7 @@ class OwnershipTable:
 
 
 class Reshaped(msgspec.Struct, frozen=True, gc=False):
-    """The bundles that go (no `after`) and come (no `before`) in one namespace.
+    """The bundles that are removed (no `after`) and added (no `before`) in one namespace.
 
     `now` is the namespace after it was created or deleted as a whole, else None.
     """

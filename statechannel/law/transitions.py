@@ -165,7 +165,7 @@ TABLE: tuple[Row, ...] = (
     Row(_S.TRANSFERRING, _A.CANCEL, _by(_LEADER, _ADMIN, _HOLDER, _TARGET), _S.ASSIGNED, Then.KEEP, "the move is off"),
     Row(_S.SPLITTING, _A.CANCEL, _STEER, _S.ASSIGNED, Then.KEEP, "the split is off"),
     *(
-        Row(state, _A.REVOKE, _by(_LEADER), _S.REVOKING, Then.KEEP, "the holder is dead or stuck: nobody serves")
+        Row(state, _A.REVOKE, _by(_LEADER), _S.REVOKING, Then.KEEP, "the holder is dead or stuck: no broker serves")
         for state in (_S.ASSIGNING, _S.ASSIGNED, _S.TRANSFERRING, _S.RELEASING, _S.SPLITTING)
     ),
     Row(_S.REVOKING, _A.RELEASE, _by(_HOLDER), _S.UNASSIGNED, Then.NOBODY, "the holder stopped by itself", to_is_none),

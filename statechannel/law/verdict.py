@@ -69,7 +69,7 @@ def check_entry(entry: Ownership) -> None:
     if entry.target is not None and entry.state not in (State.TRANSFERRING, State.RELEASING):
         raise InvariantError(f"{entry.bundle} is {entry.state} with target {entry.target}")
     if entry.target is None and entry.state is State.TRANSFERRING:
-        raise InvariantError(f"{entry.bundle} is transferring to nobody")
+        raise InvariantError(f"{entry.bundle} is transferring without a target")
     if not NEVER < entry.token <= entry.revision:
         raise InvariantError(f"{entry.bundle} has token {entry.token} beyond revision {entry.revision}")
 

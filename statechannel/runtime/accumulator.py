@@ -1,7 +1,7 @@
-"""Threads and asyncio around `batching.py`: many callers hand in one record each, and each gets the result of its own.
+"""Threads and asyncio around `batching.py`: many callers hand in one record each and get its result.
 
 The caller whose record fills a batch sends it. One timer, with a period of half the delay, sends those that got old; it
-sleeps while no batch is open. Whoever settles a batch gives its bytes back first, then tells the callers.
+sleeps while no batch is open. Settling a batch gives its bytes back first, then tells the callers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 Outcome = Sequence[R] | Exception
-"""Of a batch: one result for each of its records, in their order, or why it failed."""
+"""The outcome of a batch: one result for each of its records, in their order, or why it failed."""
 Send = Callable[[K, Sequence[T], Callable[[Outcome[R]], None]], None]
-"""Begins to send the records of a key, and must not wait: somebody calls its third argument with the outcome, once, on
-any thread. What it raises is the outcome. It is called for one batch after another, in the order of each key."""
+"""Begins to send the records of a key, and must not wait. Its third argument must be called once with the outcome, on
+any thread. An exception that it raises is the outcome. It is called for one batch at a time, in each key's order."""
 Done = Callable[[Any, Exception | None], None]
 """Gets the result of a record, or its error."""
 
 
 class _Waiter(msgspec.Struct, frozen=True):
-    """Where to tell somebody; on any thread if `loop` is None."""
+    """Where to report the outcome; on any thread if `loop` is None."""
 
     done: Done
     loop: asyncio.AbstractEventLoop | None = None
@@ -121,7 +121,7 @@ class BatchAccumulator(Generic[K, T, R]):
         return item
 
     def _put(self, item: Item[K, T]) -> bool:
-        """Whether a batch is ready because of it."""
+        """Returns True if this makes a batch ready."""
         was_open = self._core.has_open
         ready = self._core.add(item, _now_ms())
         self._outgoing += ready
@@ -141,7 +141,7 @@ class BatchAccumulator(Generic[K, T, R]):
 
     # --- sending
     def _dispatch(self) -> None:
-        """Send what is ready, unless somebody is at it, who then goes on with ours: so a key's batches keep order."""
+        """Send what is ready. If another thread is sending, it also sends ours, so a key's batches keep their order."""
         while True:
             with self._lock:
                 if self._sending or not self._outgoing:
@@ -252,7 +252,7 @@ def _tell(items: Sequence[Item[Any, Any]], outcome: Outcome[Any]) -> None:
         else:
             elsewhere.setdefault(waiter.loop, []).append(told)
     for loop, calls in elsewhere.items():
-        with suppress(RuntimeError):  # that loop is closed, and nobody waits there any more
+        with suppress(RuntimeError):  # that loop is closed, and nothing waits there any more
             loop.call_soon_threadsafe(_call_all, calls)
 
 

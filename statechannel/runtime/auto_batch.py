@@ -1,10 +1,10 @@
-"""Batches for a function that writes many records at once: callers hand in one each, and get the result of their own.
+"""Batches for a function that writes many records at once: callers hand in one each, and get their own record's result.
 
     insert = AutoBatch(store.insert_many)
     await insert.send(order)
 
-Each batch is one call of the function, and one crossing to its loop. Whoever awaits each record before the next is
-quicker without: `docs/decisions/0037-batching.md` says where this is worth its delay.
+Each batch is one call of the function, and one crossing to its loop. A caller that awaits each record before the next
+is quicker without it. `docs/decisions/0037-batching.md` says where this is worth its delay.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def alike(record: object) -> Hashable:
 
 
 def rough_size(record: Any) -> int:
-    """What a record counts if nobody says better: its own bytes, not those of what it refers to."""
+    """The default size of a record: its own bytes, not those of what it refers to."""
     return sys.getsizeof(record) + RECORD_OVERHEAD_BYTES
 
 
 class AutoBatch(Generic[T, R]):
     """Make it on the loop on which `write` runs; use it with `async with`, or `close` it before what it writes to.
 
-    `write` gets the records of a batch in order, and returns one result for each, or None. What it raises, each caller
-    of the batch gets. Records share a batch only if `by` is the same for them; batches are begun in order, and a batch
+    `write` gets the records of a batch in order, and returns one result for each, or None. Each caller of the batch
+    gets what it raises. Records share a batch only if `by` is the same for them. Batches begin in order, and a batch
     does not wait for the one before. `size_bytes` of a record counts for the settings.
     """
 
@@ -63,7 +63,7 @@ class AutoBatch(Generic[T, R]):
         return self._accumulator.held_bytes
 
     async def send(self, record: T) -> R | None:
-        """Return the record's result when its batch is written; on any loop. Waits while there is no room.
+        """Return the record's result when its batch is written. Works on any loop. Waits while there is no room.
 
         Raises what `write` raises; see `BatchAccumulator`.
         """
@@ -74,7 +74,7 @@ class AutoBatch(Generic[T, R]):
         return self._accumulator.append_blocking(self._by(record), record, timeout_s)
 
     def try_send(self, record: T, done: Callable[[R | None, Exception | None], None]) -> bool:
-        """Return at once, False if there is no room; `done` is called on the loop, when the batch is written."""
+        """Return at once: False if there is no room. `done` is called on the loop when the batch is written."""
         return self._accumulator.try_append(self._by(record), record, done)
 
     async def close(self) -> None:

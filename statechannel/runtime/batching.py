@@ -1,8 +1,8 @@
-"""Gathers records into batches, within a budget of bytes: when a batch is ready, and who has to wait for room.
+"""Gathers records into batches, within a budget of bytes: when a batch is ready, and which callers must wait for room.
 
 Pure: `accumulator.py` has the lock, the timer and the callers. A batch has one key (a partition, and whatever else its
-records must have in common). It is ready when it is full, when it is old, or when somebody waits for room. The bytes of
-a record are taken when it is put into a batch, and given back with the whole batch: a record that is refused, or that
+records must have in common). It is ready when it is full, when it is old, or when a caller waits for room. The bytes of
+a record are taken when it is put into a batch, and given back with the whole batch. A record that is refused, or that
 waits for room, has taken nothing.
 """
 
@@ -24,7 +24,7 @@ MAX_BATCH_BYTES = 2 << 20
 SHARED_MAX_BYTES = (1 << 20) - 1024
 """A larger record is a batch by itself: no log refuses a batch because of one record that shares it with others."""
 RECORD_OVERHEAD_BYTES = 64
-"""What a record costs beside its key and value, about."""
+"""About what a record costs beside its key and value."""
 
 
 class BatchSettings(msgspec.Struct, frozen=True):
@@ -34,11 +34,11 @@ class BatchSettings(msgspec.Struct, frozen=True):
     """
 
     batch_max_bytes: int = 32 << 10
-    """A batch is no larger, unless a single record is."""
+    """The largest batch, unless a single record is larger."""
     batch_max_delay_ms: int = 10
     """How old a batch may get before the timer sends it, at its next turn."""
     total_batch_max_bytes: int = 32 << 20
-    """What all batches hold together, open or on their way. Callers wait while there is no room."""
+    """Limit of all batches together, open or being sent. Callers wait while there is no room."""
 
     def __post_init__(self) -> None:
         _check("batch_max_bytes", self.batch_max_bytes, MAX_BATCH_BYTES, "bytes")
@@ -47,7 +47,7 @@ class BatchSettings(msgspec.Struct, frozen=True):
 
     @property
     def timer_period_ms(self) -> float:
-        """Of the one timer: half of the delay. So no batch gets older than one and a half delays."""
+        """The timer's period: half of the delay. So no batch gets older than one and a half delays."""
         return self.batch_max_delay_ms / 2
 
 
@@ -63,7 +63,7 @@ def record_bytes(payload: Payload) -> int:
 
 
 class Item(msgspec.Struct, Generic[K, T], eq=False):
-    """One record, and whoever waits for its result."""
+    """One record, and the caller that waits for its result."""
 
     key: K
     record: T
@@ -85,13 +85,13 @@ class BatchCore(Generic[K, T]):
     """Each method returns the batches to send now, in this order; each must come back once, by `give_back`.
 
     `now_ms` is of any clock that does not go back. Batches of a key are returned in the order of their records, and
-    callers that wait for room get it in the order in which they came, whatever their keys.
+    callers that wait for room get it in order of arrival, regardless of their keys.
     """
 
     def __init__(self, settings: BatchSettings) -> None:
         self.settings = settings
         self.held_bytes = 0
-        """Of all batches, open or on their way; never more than `total_batch_max_bytes`."""
+        """Bytes of all batches, open or being sent; never more than `total_batch_max_bytes`."""
         self.closed = False
         self._open: dict[K, Batch[K, T]] = {}  # in the order in which they were opened
         self._open_bytes = 0
@@ -155,7 +155,7 @@ class BatchCore(Generic[K, T]):
         return ready
 
     def give_back(self, batch: Batch[K, T], now_ms: float) -> list[Batch[K, T]]:
-        """Take a batch back, sent or failed, and let in whom there is room for. Idempotent."""
+        """Take a batch back, sent or failed, and let in records that there is now room for. Idempotent."""
         if batch not in self._under_way:
             return []
         del self._under_way[batch]
@@ -169,7 +169,7 @@ class BatchCore(Generic[K, T]):
         return [self._closed(batch) for batch in list(self._open.values())], refused
 
     def check_invariants(self) -> None:
-        """Raises InvariantError if a byte was lost or taken twice, or somebody waits in vain."""
+        """Raises InvariantError if a byte was lost or taken twice, or a caller waits in vain."""
         open_bytes = sum(batch.size_bytes for batch in self._open.values())
         sent_bytes = sum(batch.size_bytes for batch in self._under_way)
         if (open_bytes, open_bytes + sent_bytes) != (self._open_bytes, self.held_bytes):

@@ -6,7 +6,7 @@ see `core.py` and `transitions.py`.
 
 `Replica` keeps an ownership table, and announces changes. It loads the newest usable snapshot of each partition,
 applies the records after it, and loads again if it falls behind a trimmed log. It never goes back and skips nothing: if
-neither a snapshot nor the log has the next record, it stops and says so. Its process must end then, since the table
+neither a snapshot nor the log has the next record, it stops and says so. Then its process must end, since the table
 goes stale.
 """
 
@@ -52,7 +52,7 @@ EXPIRED_AT_ONCE = 1_000
 """Expired publishes looked at in one turn of the loop; most have their verdict by then."""
 EXPIRY_PAUSE_S = 0.01
 PUBLISHED = ("accepted", "refused", "unknown")
-"""What may become of a record that was published."""
+"""The possible outcomes of a record that was published."""
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ class Channel:
 
     @property
     def skipped(self) -> deque[Skipped]:
-        """The last entries that were no records of ours."""
+        """The last entries that were not records of ours."""
         return self.replica.skipped
 
     @property
@@ -356,7 +356,7 @@ READ_AT_ONCE = 0.25
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """An entry that was no record of ours."""
+    """An entry that was not a record of ours."""
 
     partition: int
     offset: int
@@ -390,7 +390,7 @@ class Replica:
         self.stopped_by: StateChannelError | None = None
         self.stopped = asyncio.Event()
         self.steps = Turnstile(1)
-        """Every step of milliseconds passes here, also those of `follow`: one in each turn of the loop."""
+        """Every step that takes milliseconds passes here, also those of `follow`: one in each turn of the loop."""
         self._newest_version = newest_version
         self._core: ChannelCore | None = None
         self._loading: Loading | None = None
@@ -457,7 +457,7 @@ class Replica:
     # --- following
 
     async def follow(self) -> None:
-        """Read for ever; returns once the replica has stopped."""
+        """Read until the replica has stopped."""
         while self.stopped_by is None:
             table = self.table
             batches = self.log.tail(self.topic, [table.next_offset(p) for p in range(table.partitions)])

@@ -1,4 +1,4 @@
-"""Until when this broker may serve: its proofs that nobody has revoked its ownership. Pure arithmetic on one clock.
+"""Until when this broker may serve: its proofs that its ownership has not been revoked. Pure arithmetic on one clock.
 
 A proof counts for `validity_s` from *before* its request was sent, on a clock that runs on during suspend. There are
 two kinds, and either suffices: a checked write of our own liveness node (for all bundles we hold), or a no-op of ours
@@ -36,7 +36,7 @@ class Proofs:
             self.until_s[partition] = max(asked_s, self._coordination_asked_s) + self.validity_s
 
     def fence(self) -> None:
-        """Void all proofs for ever: this incarnation is not current any more."""
+        """Void all proofs permanently: this incarnation is not current any more."""
         self._fenced = True
         self._coordination_asked_s = NEVER_S
         self._channel_asked_s = [NEVER_S] * len(self._channel_asked_s)

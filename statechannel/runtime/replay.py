@@ -1,7 +1,7 @@
 """Replays a partition of the channel, independently of every replica, from a snapshot or the log's beginning.
 
-Replay gives each record the same verdict as before: so the channel history learns what became of each record that the
-log still has, and an auditor checks replicas and snapshots. Replay works in steps of a few milliseconds, for a loop
+Replay gives each record the same verdict as before. So the channel history learns the fate of each record that the
+log still has, and an auditor can check replicas and snapshots. Replay works in steps of a few milliseconds, for a loop
 that has other work.
 
 `Loading` puts a partition's newest usable snapshot into a live table. It refuses a snapshot that is foreign or reaches
@@ -283,7 +283,7 @@ class Loading:
         if index.newest.next_offset > end:
             raise BadSnapshot(
                 f"a snapshot covers partition {partition} of {self._topic} up to {index.newest.next_offset}, but the "
-                f"log ends at {end}: it is another log or lost its end; restore it before anybody writes to it"
+                f"log ends at {end}: it is another log or lost its end; restore it before anything writes to it"
             )
 
     async def _check_beginning(self, cluster_identity: ClusterIdentity) -> None:

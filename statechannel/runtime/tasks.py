@@ -34,7 +34,7 @@ async def retried(
 ) -> T:
     """The result of an idempotent step, which is repeated after one of these errors; pauses double up to `last_s`.
 
-    `failed(error, pause_s)` hears of each error before the pause; it gives up by raising.
+    `failed(error, pause_s)` is called with each error before the pause; it gives up by raising.
     """
     pause_s = first_s
     while True:

@@ -1,4 +1,4 @@
-"""Reads one topic for ever, from its beginning or from a time, and writes to it. Views and documents are built on it.
+"""Follows one topic, from its beginning or from a time, and writes to it. Views and documents are built on it.
 
 Hands each batch on, in order, exactly once, and decides nothing about entries. Retries while the log does not answer.
 Knows when everything is read that was there at the start, even if compaction left gaps at the end.
@@ -71,7 +71,7 @@ class TopicReader:
         return self._ready.is_set()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` until it is ready; whether it is."""
+        """Wait at most `timeout_s` until it is ready. Returns True if it is."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()

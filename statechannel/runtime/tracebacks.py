@@ -1,4 +1,4 @@
-"""Python tracebacks of a process that native code ends: for programs, in their first line; a library leaves it be."""
+"""Python tracebacks for a process that native code ends. Programs call this in their first line; libraries do not."""
 
 from __future__ import annotations
 

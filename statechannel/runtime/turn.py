@@ -1,7 +1,7 @@
 """A lock on a file that the processes of one machine take in turn: quick, fair, and with a deadline.
 
 The kernel queues those that wait, and wakes the next one without polling and without the interpreter's lock. But a
-process that is stopped keeps its turn, and the kernel's queue knows no deadline. So a second thread stands in the queue
+process that is stopped keeps its turn, and the kernel's queue knows no deadline. So a second thread waits in the queue
 while the lock is taken, and the caller waits for that thread until its deadline.
 """
 
@@ -21,7 +21,7 @@ _TRIES, _PAUSE_S = 10, 0.0002
 
 
 class TurnTaken(Exception):
-    """The turn did not come before the deadline. Says who has it, and what to do."""
+    """The turn did not come before the deadline. Names the holder, and says what to do."""
 
 
 class Turn:
@@ -37,7 +37,7 @@ class Turn:
         self._mutex = threading.Lock()
         self._queue_up, self._came = threading.Semaphore(0), threading.Semaphore(0)
         self._queues = self._has_thread = False
-        """Whether the thread stands in the queue; whether there is one."""
+        """Whether the thread is queued, and whether a thread exists."""
         self._wanted = self._closed = False
 
     def take(self, deadline_s: float) -> None:

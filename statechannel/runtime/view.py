@@ -79,7 +79,7 @@ class TableView(Mapping[str, T]):
         return self._reader.ready
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` until the view is ready; whether it is."""
+        """Wait at most `timeout_s` until the view is ready. Returns True if it is."""
         return await self._reader.wait_ready(timeout_s)
 
     async def catch_up(self) -> None:
@@ -172,7 +172,7 @@ class TableView(Mapping[str, T]):
         await self._reader.rewind()
 
     async def run(self) -> None:
-        """Read until cancelled. Starts the view if nobody has."""
+        """Read until cancelled. Starts the view if it has not been started."""
         if self._fold is None:
             await self.start()
         async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""A table view that reads its topic only while somebody needs it, and keeps nothing in between.
+"""A table view that reads its topic only while a caller needs it, and keeps nothing in between.
 
 | state | shows | event | next |
 |---|---|---|---|
@@ -26,7 +26,7 @@ from statechannel.runtime.view import TableView
 T = TypeVar("T")
 
 LINGER_S = 30.0
-"""Who asks once asks again: a dashboard polls every few seconds, and each reading takes the topic from its start."""
+"""A caller that asks once asks again: a dashboard polls every few seconds, and each reading starts over."""
 _RETRY_S = 0.5
 
 
@@ -51,14 +51,14 @@ class OnDemandView(TableView[T]):
             self._changed.set()
 
     async def read(self, timeout_s: float) -> bool:
-        """Wait until everything is read, at most `timeout_s`; whether it is. Use the view before the next `await`."""
+        """Wait at most `timeout_s`. Returns True if everything is read. Use the view before the next `await`."""
         if not self._needs:  # a need that ends leaves nothing behind
             self._asked_until_s = self._now_s() + LINGER_S
             self._changed.set()
         return await self.wait_ready(timeout_s)
 
     async def run(self) -> None:
-        """Read while there is a need, until cancelled. Starts the view if nobody has."""
+        """Read while there is a need, until cancelled. Starts the view if it has not been started."""
         if self._fold is None:
             await self.start()
         while True:

@@ -91,7 +91,7 @@ REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (412, wish(id="0123456789abcdef"), "the digest of what it says"),
     (412, wish(format=2), "format 2"),
     (412, wish(change=moves(destination="a:1")), "is at a:1 already"),
-    (412, wish(change=moves(bundle="t/n/nonsense")), "is no bundle"),
+    (412, wish(change=moves(bundle="t/n/nonsense")), "is not a bundle"),
     (412, wish(change={**moves(), "not_after_ms": 5}), "by at most a day"),
     (412, wish(change={"type": "splits", "namespace": "t/n", "was": 4, "cuts": []}), "cut 1 to 64"),
     (400, wish(reason="x" * 3_000), "reason"),

@@ -72,4 +72,4 @@ async def test_the_last_that_some_namespace_may_be_on_is_deleted_only_by_force(c
     if force:
         assert (status, len(answer["forced"])) == (200, 1)
     else:
-        assert (status, "without isolation policy 'shop' nobody may own shop/x" in answer["detail"]) == (409, True)
+        assert (status, "without isolation policy 'shop' no broker may own shop/x" in answer["detail"]) == (409, True)

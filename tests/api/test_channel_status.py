@@ -172,7 +172,7 @@ async def test_watching_prints_the_table_and_then_its_changes(cluster: Cluster) 
 async def test_a_watch_that_makes_no_sense_ends_with_the_reason(cluster: Cluster) -> None:
     await cluster.start()
     refused = await loadmanager(cluster, "channel", "watch", "--since", "x")
-    assert (refused.exit_code, "is no revision" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "is not a revision" in refused.stderr) == (1, True)
 
 
 async def test_a_watch_goes_on_after_a_broken_connection(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ REFUSED: list[tuple[int, str, tuple[str, ...]]] = [
     (1, "no broker 127.0.0.1:1", ("brokers", "drain", "127.0.0.1:1")),
     (1, "no bundle", ("bundles", "show", "t/n/0x00000000_0x10000000")),
     (2, "tenant/namespace", ("namespaces", "create", "nonsense")),
-    (2, "no topic", ("topics", "lookup", "nonsense")),
+    (2, "not a topic", ("topics", "lookup", "nonsense")),
     (2, "0x00000000_0x40000000", ("bundles", "show", "t/n/nonsense")),
     (2, "0x00000000_0x40000000", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
     (2, "--bundle", ("namespaces", "unload", "t/n", "-d", "127.0.0.1:1")),

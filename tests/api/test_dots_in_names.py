@@ -67,10 +67,10 @@ async def test_policies_groups_and_clusters_are_not_called_so(cluster: Cluster):
     ):
         async with cluster.session.put(URL(f"{at}/v1/policies/{kind}/%2e%2e", encoded=True), json=body) as answer:
             assert answer.status == 412
-            assert "is no name" in (await answer.json())["reason"]
+            assert "is not a valid name" in (await answer.json())["reason"]
     status, body, _ = await cluster.ask("PUT", "/v1/policies/namespace/t/n", json={"anti_affinity_group": ".."})
     assert status == 412
-    assert "is no name for a group" in body["reason"]
+    assert "is not a valid name for a group" in body["reason"]
     told = await command("check", "--cluster", "..")
     assert told.exit_code == 2
     assert "must not be . or .." in told.stderr

@@ -216,7 +216,7 @@ async def test_what_cannot_be_told_is_refused_with_what_to_do(balancing: Asked):
         (f"/v1/explain/bundles/{bundle}?at=yesterday", 412, "is no time"),
         (f"/v1/explain/bundles/{bundle}?at=99999999999999999999", 412, "outside"),
         ("/v1/explain/bundles/no/where/0x00000000_0x10000000", 404, "no bundle"),
-        ("/v1/explain/bundles/no/where/nonsense", 412, "no hash range"),
+        ("/v1/explain/bundles/no/where/nonsense", 412, "not a hash range"),
         ("/v1/explain/brokers/nobody:1", 404, "there are:"),
         ("/v1/decisions/9.9", 404, "no decision 9.9"),
         ("/v1/decisions/nonsense", 412, "epoch.round"),

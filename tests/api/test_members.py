@@ -112,7 +112,7 @@ NONSENSE: list[tuple[str, str, bytes, int, str]] = [
     ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"x": 1}}}', 400, "int"),
     ("POST", f"{GROUP}/members/a/commit", b'{"epoch": 1, "revision": 1, "offsets": {"t": {"0": -1}}}', 400, ">= 0"),
     ("DELETE", "/v1/groups/no/such/group/members/a", b"", 404, "there is no namespace no/such"),
-    ("DELETE", "/v1/groups/a%20b/such/group/members/a", b"", 412, "'persistent://a b/such/group' is no topic"),
+    ("DELETE", "/v1/groups/a%20b/such/group/members/a", b"", 412, "'persistent://a b/such/group' is not a topic"),
 ]
 
 

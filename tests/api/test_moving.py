@@ -151,7 +151,7 @@ def test_exports_that_do_not_fit_create_nothing(tmp_path: Path, old: str):
         file.write_bytes(spoilt)
         assert "damaged or truncated" in refused("channel", "import", str(file), "--log", new, *QUICK)
     file.write_bytes(b"")
-    assert "no export" in refused("channel", "import", str(file), "--log", new, *QUICK)
+    assert "not an export" in refused("channel", "import", str(file), "--log", new, *QUICK)
     assert not (tmp_path / "new.db").exists()
 
 

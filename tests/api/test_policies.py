@@ -99,11 +99,11 @@ async def test_bad_policies_are_refused_by_the_name_of_the_rule(cluster: Cluster
     a = cluster.brokers[0].name
     await cluster.create("shop/x", 1)
     bad = await refused(412, "PUT", PAY, json=isolation("a(b"))
-    assert "primary: 'a(b' is no regular expression" in bad["detail"]
+    assert "primary: 'a(b' is not a regular expression" in bad["detail"]
     nobody = await refused(409, "PUT", PAY, json=isolation("nobody:1"))
     assert "isolation policy 'pay': no registered broker matches" in nobody["detail"]
     homeless = await refused(409, "PUT", PAY, json=isolation(".*"))
-    assert "leaves no shared broker, so that nobody may own shop/x" in homeless["detail"]
+    assert "leaves no shared broker, so that no broker may own shop/x" in homeless["detail"]
     both = {"pin": a, "exclude": [a]}
     pinned = await refused(412, "PUT", "/v1/policies/bundle/shop/x/0x00000000_0xffffffff", json=both)
     assert f"pin and exclude both name {a}" in pinned["detail"]

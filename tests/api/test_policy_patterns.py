@@ -106,5 +106,5 @@ async def test_a_pattern_that_is_refused_is_told_in_one_line(cluster: Cluster, s
         with subtests.test(pattern=pattern):
             refused = await command(cluster.brokers[0].url, "policies", "set", "isolation", "p", policy(pattern))
             assert refused.exit_code == 1
-            assert "no regular expression (in RE2's syntax)" in refused.stderr
+            assert "not a regular expression (in RE2's syntax)" in refused.stderr
             assert refused.stderr.count("\n") == 1

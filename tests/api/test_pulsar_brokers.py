@@ -55,7 +55,7 @@ async def test_a_policy_may_leave_others_without_a_broker_as_in_pulsar(cluster: 
     assert (ours[0], "leaves no shared broker" in ours[1]["detail"]) == (409, True)
     assert (await cluster.ask("POST", f"{V2}/clusters/standalone/namespaceIsolationPolicies/p", json=pulsars))[0] == 204
     history = (await cluster.ask("GET", "/v1/policies/isolation/p/history"))[1]
-    assert "nobody may own t/n" in history[0]["reason"], "the history says what it does to others"
+    assert "no broker may own t/n" in history[0]["reason"], "the history says what it does to others"
 
 
 async def test_the_coordination_service_is_shown_without_credentials(cluster: Cluster) -> None:

@@ -47,7 +47,7 @@ async def test_an_isolation_policy_is_set_shown_and_deleted(cluster: Cluster, re
 
 
 BAD: list[tuple[int, dict[str, Any], str]] = [
-    (412, {"namespaces": ["pay/(.*"]}, "namespaces: 'pay/(.*' is no regular expression"),
+    (412, {"namespaces": ["pay/(.*"]}, "namespaces: 'pay/(.*' is not a regular expression"),
     (412, {"namespaces": []}, "namespaces is empty"),
     (412, {"primary": []}, "primary is empty"),
     (409, {"primary": ["nobody:1"]}, "no registered broker matches"),

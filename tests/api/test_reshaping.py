@@ -103,9 +103,9 @@ REFUSED: list[tuple[int, str, str, Any, str]] = [
     ),
     (412, "PUT", f"{PULSAR}/{FIRST}/split", [0x40000000], "does not lie inside"),
     (412, "PUT", f"{PULSAR}/{FIRST}/split", [9, 5], "strictly upwards"),
-    (412, "PUT", f"{PULSAR}/first/split", None, "is no hash range"),
+    (412, "PUT", f"{PULSAR}/first/split", None, "is not a hash range"),
     (404, "PUT", f"{PULSAR}/0x00000000_0x80000000/split", None, "no bundle"),
-    (409, "PUT", f"{PULSAR}/0xc0000000_0xffffffff/split", None, "nobody owns"),
+    (409, "PUT", f"{PULSAR}/0xc0000000_0xffffffff/split", None, "no broker owns"),
     (400, "PUT", f"{PULSAR}/{FIRST}/split", [2**32], "less than or equal"),
     (400, "PUT", f"{PULSAR}/{FIRST}/split", [True], "integer"),
     (400, "PUT", f"{PULSAR}/{FIRST}/split", ["5"], "integer"),
@@ -113,7 +113,7 @@ REFUSED: list[tuple[int, str, str, Any, str]] = [
     (412, "POST", f"/v1/bundles/t/n/{FIRST}/split", {"parts": 257}, "2 to 256 parts"),
     (400, "POST", f"/v1/bundles/t/n/{FIRST}/split", {"part": 2}, "part"),
     (400, "POST", "/v1/bundles/merge", {"bundles": ["t/n/" + FIRST]}, "at least 2"),
-    (412, "POST", "/v1/bundles/merge", {"bundles": ["first", "second"]}, "is no bundle"),
+    (412, "POST", "/v1/bundles/merge", {"bundles": ["first", "second"]}, "is not a bundle"),
     (412, "POST", "/v1/bundles/merge", {"bundles": [f"t/n/{FIRST}", "t/n/0x80000000_0xc0000000"]}, "no neighbours"),
     (409, "POST", f"/v1/bundles/t/n/{FIRST}/cancel", None, "nothing to cancel"),
 ]
@@ -218,12 +218,12 @@ async def test_a_move_is_called_off_on_the_command_line(cluster: Cluster) -> Non
     ("arguments", "says"),
     [
         (("split-bundle", "t/n"), "either --bundle or --bundle-type"),
-        (("split-bundle", "t/n", "-b", "first"), "is no hash range"),
+        (("split-bundle", "t/n", "-b", "first"), "is not a hash range"),
         (("split-bundle", "t/n", "-b", FIRST, "--parts", "1"), "2<=x<=256"),
         (("split-bundle", "t/n", "-b", FIRST, "--positions", "5,x"), "'x' is not a position"),
         (("split-bundle", "t/n", "-b", FIRST, "-san", "magic"), "range_equally_divide"),
         (("merge-bundles", "t/n", "-b", FIRST), "two or more"),
-        (("merge-bundles", "t/n", "-b", f"{FIRST},x"), "is no hash range"),
+        (("merge-bundles", "t/n", "-b", f"{FIRST},x"), "is not a hash range"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_asked(arguments: tuple[str, ...], says: str) -> None:

@@ -307,7 +307,7 @@ FOREIGN = pytest.mark.parametrize(
     ("make", "says"),
     [
         (other_database, "another application; choose another path"),
-        (no_database, "no SQLite database; choose another path"),
+        (no_database, "not an SQLite database; choose another path"),
         (newer_format, "newer release"),
     ],
 )

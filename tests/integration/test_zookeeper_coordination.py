@@ -377,7 +377,7 @@ async def test_a_name_that_is_no_lease_is_refused(zookeeper_server, root, lease)
     async with started(zookeeper_server.address, root) as client:
         broker = await registered(client)
         for attempt in (client.claim(lease, broker), client.vacate(lease, broker)):
-            with pytest.raises(InvalidName, match="no lease"):
+            with pytest.raises(InvalidName, match="not a lease"):
                 await attempt
 
 

@@ -138,7 +138,7 @@ def test_a_deposed_owner_that_wakes_is_fenced_and_the_snapshots_do_not_go_back()
         await under_traffic(run, lambda: audit.written > written + 6, 60, "somebody else writes in its place")
         run.world.cut(str(owner), COORDINATION_SERVER)  # so that only the log can tell it
         owner.process.resume()
-        await under_traffic(run, lambda: told(run, "somebody else writes them"), 20, "it hears that it is fenced")
+        await under_traffic(run, lambda: told(run, "another client writes them"), 20, "it hears that it is fenced")
         run.world.heal(str(owner), COORDINATION_SERVER)
         await until_trimmed(run, run.world.log.ends(CHANNEL_TOPIC))
 

@@ -1,4 +1,4 @@
-"""The judge of a replayed partition: checks every entry for what was promised of it, whatever the law said. Pure.
+"""The judge of a replayed partition: checks what was promised of every entry, whatever the law's verdict. Pure.
 
 A lost entry shows in two ways: its offset is missing, or an author had seen a revision that no record here made. The
 checks of what was promised see records and changes, and know neither `transitions.TABLE` nor the ownership table: they
@@ -150,7 +150,7 @@ def _check_destination(record: Record, before: Ownership, after: Ownership) -> I
 
 
 def check_hand_off(record: Record, before: Ownership, after: Ownership) -> Iterator[Broken]:
-    """A hand-off reaches the owner that it was released to, and nobody else."""
+    """A hand-off reaches the owner that it was released to, and no other."""
     said = ((each.bundle, each.seen, each.hand_off) for each in record.subjects)
     given = next((data for bundle, seen, data in said if (bundle, seen) == (before.bundle, before.revision)), None)
     handed = record.action is Action.RELEASE and before.target is not None and after.holder == before.target
@@ -433,7 +433,7 @@ class Auditor:
 
 
 def compared(who: str, ours: PartitionState, theirs: PartitionState) -> list[Broken]:
-    """The same for the state of somebody else, a snapshot or a replica, at the same offset as the replay's."""
+    """The same for another state, of a snapshot or a replica, at the same offset as the replay's."""
     if ours.digest() == theirs.digest():
         return []
     return [Broken(Invariant.SNAPSHOT, f"{who}: {difference(ours, theirs) or 'its digest differs'}")]

@@ -38,7 +38,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 3.0
 GREETING_TIMEOUT_S = 10.0
-"""A broker that does not answer with its name in this time is not asked for digests, which may take longer."""
+"""A broker that does not answer with its name in this time is not asked for digests: these may take longer."""
 
 ASKED_AT_ONCE = 16
 

@@ -1,10 +1,10 @@
 """Replaces the agreement of all brokers of a log: another coordination root, another proof time. Brokers may run on.
 
-The steps, in order. Write `amend` to every partition: from then on nobody gets a channel proof, and every broker that
-reads it ends its incarnation. Raise every incarnation in the old root: nobody gets a proof there either. Wait for
-`proof_validity_s` and the margin of the old agreement, until all proofs have run out. Write `agree` to every partition.
-An agreement is in force only once every partition has it. So after an interruption nobody serves under either agreement
-until this command, or another replacement, is run to its end.
+The steps, in order. Write `amend` to every partition: from then on no broker gets a channel proof, and every broker
+that reads it ends its incarnation. Raise every incarnation in the old root: no broker gets a proof there either. Wait
+for `proof_validity_s` and the margin of the old agreement, until all proofs have run out. Write `agree` to every
+partition. An agreement is in force only once every partition has it. So after an interruption no broker serves under
+either agreement until this command, or another replacement, is run to its end.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _numbers(log: FoldedLog, coordination: Coordination) -> dict[str, int]:
 
 
 async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId) -> None:
-    """Write `action` to every partition and read it back. Raises Conflict if somebody else writes another agreement."""
+    """Write `action` to every partition and read it back. Raises Conflict if another agreement is written meanwhile."""
 
     async def write() -> None:
         for partition, agreed in enumerate(_agreed_in(log)):

@@ -14,9 +14,9 @@ Policies, settings and plans are copied along with the channel, unchanged, refus
 same order give every reader the same documents. Copying goes on where an earlier run ended, by the entries' ids.
 Decisions stay in the old log, since they refer to its offsets.
 
-Of consumer groups the last value of each key is copied. A file has their settings, and not their members: by the time
-it is imported these may read something else, so they join again. A move takes the members along too: nobody else gets
-what they may be reading.
+Of consumer groups the last value of each key is copied. A file has their settings, but not their members: by the time
+it is imported these may read something else, so they join again. A move takes the members along too, so that no other
+member gets what they may be reading.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def write(path: Path, data: bytes, *, replace: bool = False) -> None:
 def decode(data: bytes) -> Export:
     """The export in a file. Raises Invalid: no export, damaged, truncated, or of a newer release."""
     if not data.startswith(_MAGIC):
-        raise Invalid("this is no export of a channel: name a file that `loadmanager channel export` wrote")
+        raise Invalid("this is not an export of a channel: name a file that `loadmanager channel export` wrote")
     body = data[:-_SEAL_BYTES]
     if data[-_SEAL_BYTES:] != _seal(body):
         raise Invalid("the export is damaged or truncated: its checksum does not match; take another copy of it")
@@ -318,7 +318,7 @@ def _lacking(topic: str, found: Sequence[bytes], wanted: Sequence[bytes]) -> Seq
 
 
 def _id(value: bytes) -> str:
-    """An entry's id; for a value that is no entry of ours, the whole value."""
+    """An entry's id; for a value that is not an entry of ours, the whole value."""
     try:
         return msgspec.json.decode(value, type=Entry).id
     except (ValueError, RecursionError):  # no JSON, no entry, no Unicode, nested too deeply

@@ -50,7 +50,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def plan(table: OwnershipTable, export: Export, agreement: Agreement | None = None) -> list[Planned]:
-    """The records to write now; empty when the log is complete. Raises Conflict if somebody else wrote to it."""
+    """The records to write now; empty when the log is complete. Raises Conflict if another process wrote to it."""
     planned = [*_numbers(table, export.incarnations()), *_agreement(table, agreement)]
     for wanted in export.namespaces():
         partition = table.partition_of(wanted.name)
@@ -96,7 +96,7 @@ def _bundles(known: Namespace, wanted: NamespaceState) -> Iterator[Record]:
         first, last = bisect_left(lower, bundle.lo), bisect_left(lower, bundle.hi)
         here = wanted.entries[first:last]
         if not here or here[0].bundle.lo != bundle.lo or here[-1].bundle.hi != bundle.hi:
-            raise Conflict(f"{bundle} is not in the export: somebody else writes to this log; choose a new one")
+            raise Conflict(f"{bundle} is not in the export: another process writes to this log; choose a new one")
         step = _toward(entry, here)
         if step is not None and step[0] is Action.CREATE:
             cuts = tuple(each.bundle.lo for each in here[1:])
@@ -239,7 +239,7 @@ class Import:
         return cluster_identity
 
     async def fill(self, export: Export, wanted: Wanted = in_root) -> None:
-        """Write the missing records, until none is missing. Raises Conflict if somebody else writes too.
+        """Write the missing records, until none is missing. Raises Conflict if another process writes too.
 
         If the export has an agreement, the log gets the one that `wanted` makes of it; brokers must fit it.
         """

@@ -5,8 +5,8 @@ any interruption the same command goes on; see `docs/decisions/0010-moving-the-c
 
 A cluster that leaves has no registered broker, its log is closed for good, and no proof counts any more. After `retire`
 a partition gives no channel proof, and every broker that reads it stops. Once every name's incarnation is raised,
-nobody gets a coordination proof. Earlier proofs run out after `proof_validity_s` and a margin. The leader does the same
-for a single dead holder (`statechannel.runtime.proofs`).
+no broker gets a coordination proof. Earlier proofs run out after `proof_validity_s` and a margin. The leader does the
+same for a single dead holder (`statechannel.runtime.proofs`).
 """
 
 from __future__ import annotations

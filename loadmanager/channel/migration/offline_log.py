@@ -1,6 +1,6 @@
 """Reads and writes a log without a broker: replays it to its present end, even if it was closed for good.
 
-Not for following a log (see `statechannel.runtime.channel`). It also remembers whether anybody else has written to it.
+Not for following a log (see `statechannel.runtime.channel`). It also remembers if another process has written to it.
 An idempotent step of a move is retried a few times, before the whole command has to be run again.
 """
 

@@ -1,6 +1,6 @@
 """Writes one partition's snapshots and trims its log, as the exclusive writer of the partition's snapshots.
 
-A deposed owner does no harm, however late it wakes (docs/decisions/0009-snapshots-and-trimming.md). Only transactions
+A deposed owner does no harm, even if it wakes late (docs/decisions/0009-snapshots-and-trimming.md). Only transactions
 of the exclusive writer change the list of snapshots, and each keeps the snapshot that covers most. We read the list
 after fencing all earlier writers. The log is trimmed only to the oldest snapshot of a committed list, and that oldest
 one only moves forward.
@@ -56,10 +56,10 @@ class KeeperDependencies(msgspec.Struct, frozen=True):
     clock_s: Callable[[], float]
     wall_ms: Callable[[], int]
     now_ms: Callable[[], int | None]
-    """The agreed time, by which snapshots are old; None if it is not known: then nothing is trimmed."""
+    """The agreed time, which decides the age of snapshots. None if it is not known: then nothing is trimmed."""
     note: Callable[[str], None]
     steps: Turnstile = msgspec.field(default_factory=lambda: Turnstile(1))
-    """Every step of milliseconds passes here: one of the process's in each turn of the loop."""
+    """Every step that takes milliseconds passes here: one in each turn of the process's loop."""
     chunk_bundles: int = CHUNK_BUNDLES
     """The number of bundles in one chunk of a snapshot."""
 

@@ -81,7 +81,7 @@ class Leases:
         self._woken.set()
 
     async def run(self) -> None:
-        """Take part in the election for ever."""
+        """Take part in the election until cancelled."""
         while True:
             self._woken.clear()
             await self._look()
@@ -252,7 +252,7 @@ class ChannelOwner:
         )
 
     async def run(self) -> None:
-        """Claim leases and keep partitions, for ever."""
+        """Claim leases and keep partitions, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leases.run())
@@ -288,7 +288,7 @@ class ChannelOwner:
                 _log.info("snapshot of channel partition %d: %s", partition, why)
             self._failures.pop(partition, None)
         except WriterFenced as fenced:
-            await self._failed(partition, f"somebody else writes them: {fenced}")
+            await self._failed(partition, f"another client writes them: {fenced}")
         except StateChannelError as error:
             await self._failed(partition, str(error))
         except Exception as error:  # noqa: BLE001 - a bug here must cost no ownership

@@ -1,11 +1,11 @@
 """Applies the policies to the rows of a model: columns of brokers, hard rules, and bundles that must move. Pure.
 
 Bundles with the same permissions share a kind: they have the same isolation of their namespace and the same bundle
-policies, and their own broker either tolerates each of them or none. What the policies say about single bundles (must
-it stay, how long does it rest, what does a move cost) is computed once for each pair of a namespace and a combination
+policies, and their own broker either tolerates each of them or none. Whether a bundle
+must stay, how long it rests and what its move costs is computed once for each pair of a namespace and a combination
 of bundle policies. Anti-affinity groups are columns: how many of a group's namespaces have bundles on each broker.
 
-A model has only the hottest bundles of each broker, but a cold bundle may be misplaced as well: so all bundles in the
+A model has only the hottest bundles of each broker, but a cold bundle may be misplaced as well. So all bundles in the
 table are searched for those whose broker the policies forbid, e.g. after a policy has changed.
 """
 

@@ -40,7 +40,7 @@ class AccessRole(StrEnum):
 
     @property
     def rank(self) -> int:
-        """1 for the role that may least."""
+        """1 for the role with the fewest rights."""
         return _RANKS[self]
 
 
@@ -77,7 +77,7 @@ class NamespacePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     paused: bool = False
     """As `balancing=False`, but temporary (`pause` and `resume`)."""
     exclusive: bool = True
-    """False: a broker that is cut off from everything goes on serving it; it may then have two owners for a while."""
+    """False: a broker that is cut off from everything goes on serving it. It may then have two owners for a while."""
     eager: bool = False
     """True: the leader places its bundles without a first lookup."""
     weight: float = 1.0
@@ -96,8 +96,7 @@ class BundlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     quarantined: str = ""
     """Why no broker may take the bundle: brokers died with it.
 
-    A leader retries what a leader wrote here, and ends it itself (`leader/quarantine/keeper.py`); a person's entry
-    stays.
+    A leader retries and ends what a leader wrote here (`leader/quarantine/keeper.py`). A person's entry stays.
     """
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
@@ -128,7 +127,7 @@ class AccessPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
     role: AccessRole
     principals: tuple[str, ...]
-    """Subjects of tokens, or names in client certificates; `*`: everyone who could prove who they are."""
+    """Subjects of tokens, or names in client certificates; `*`: every authenticated principal."""
     namespaces: tuple[str, ...]
     """`tenant/namespace`, `tenant/*` for all of a tenant, or `*` for the whole cluster."""
 

@@ -32,7 +32,7 @@ _NO_REPETITION = re.compile(r"\{(?:,\d*|\d{5,}(?:,\d*)?|\d*,\d{5,})\}", re.ASCII
 
 
 class Unmatchable(ValueError):
-    """The text is no expression that can be matched here; the message says why."""
+    """The text is not an expression that can be matched here; the message says why."""
 
 
 class Pattern:

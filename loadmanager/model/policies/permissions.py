@@ -7,10 +7,10 @@ draining; otherwise the other rules hold. Each hard rule has a number, the value
 
 Namespace isolation is as in Pulsar. A namespace goes to the primary brokers of its policy, and also to secondary ones
 while fewer than `min_available` primaries are available. If several policies match a namespace, all of them hold. A
-namespace without a policy goes to brokers that are no policy's primary; without such a broker it has no place, as in
+namespace without a policy goes to brokers that are no policy's primary. Without such a broker it has no place, as in
 Pulsar: reserved brokers stay reserved when the others are gone. Secondaries that opened because the primaries were full
-close only when the primaries are well below the threshold (`RELIEF`): the bundles that moved there relieved the
-primaries, and would otherwise be called back at once.
+close only when the primaries are well below the threshold (`RELIEF`). The bundles that moved there relieved the
+primaries, and would otherwise be moved back at once.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Asked:
 
 @lru_cache(16)
 def _asked_of(policies: tuple[tuple[str, tuple[str, ...]], ...]) -> _Asked:
-    """A cached `_Asked`: most rounds ask the same again."""
+    """A cached `_Asked`: most rounds repeat the same question."""
     return _Asked(policies)
 
 

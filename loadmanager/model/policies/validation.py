@@ -1,9 +1,9 @@
 """Validates a policy document before it is written: by itself, and against the cluster. Pure.
 
-What can never be right raises Invalid, which names the field; a reference to something that does not exist raises
-NotFound. A rule that nothing satisfies at present becomes a Conflict that names it and what it conflicts with, and can
-be forced (brokers may be about to come). Everything else the author should know is a note, e.g. unknown brokers, which
-may come later.
+What can never be right raises Invalid, which names the field. A reference to something that does not exist raises
+NotFound. A rule that nothing satisfies at present becomes a Conflict, which names it and what it conflicts with. It can
+be forced, since brokers may be about to come. Everything else that the author should know is a note, e.g. on unknown
+brokers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Known(msgspec.Struct, frozen=True):
 class Findings(msgspec.Struct, frozen=True):
     """The result: `refused` names rules that nothing can satisfy at present, one sentence each; `notes` are remarks.
 
-    `stranding` are those of `refused` that leave namespaces without any broker which the document is not about.
+    `stranding` are those of `refused` that leave namespaces, other than the document's own, without any broker.
     """
 
     refused: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def check_name(kind: Kind, name: str) -> None:
         case Kind.ISOLATION | Kind.FAILURE_DOMAIN | Kind.ACCESS:
             if _NAME.fullmatch(name) is None or name in DOTS:
                 raise Invalid(
-                    f"{name!r} is no name: letters, digits, and _ - = : . are allowed, 200 at most, not . or .."
+                    f"{name!r} is not a valid name: up to 200 letters, digits, and _ - = : . are allowed, not . or .."
                 )
         case Kind.NAMESPACE:
             check_namespace(name)
@@ -134,7 +134,7 @@ def check_name(kind: Kind, name: str) -> None:
 
 
 def check_fields(policy: Policy, settings: Settings | None = None) -> None:
-    """Raises Invalid. Without settings it only checks that the document is usable, whoever wrote it."""
+    """Raises Invalid. Without settings it only checks that the document is usable, whichever release wrote it."""
     match policy:
         case IsolationPolicy():
             _isolation(policy)
@@ -144,9 +144,9 @@ def check_fields(policy: Policy, settings: Settings | None = None) -> None:
                 _broker("brokers", broker)
         case NamespacePolicy():
             if policy.anti_affinity_group and _NAME.fullmatch(policy.anti_affinity_group) is None:
-                raise Invalid(f"anti_affinity_group: {policy.anti_affinity_group!r} is no name")
+                raise Invalid(f"anti_affinity_group: {policy.anti_affinity_group!r} is not a valid name")
             if settings is not None and policy.anti_affinity_group in DOTS:
-                raise Invalid(f"anti_affinity_group: {policy.anti_affinity_group!r} is no name for a group")
+                raise Invalid(f"anti_affinity_group: {policy.anti_affinity_group!r} is not a valid name for a group")
             _above_zero("weight", policy.weight)
             _settings(policy.settings, NAMESPACE_SETTINGS, settings)
         case BundlePolicy():
@@ -200,7 +200,7 @@ def _access(policy: AccessPolicy) -> None:
             raise Invalid(f"{field} has {len(values)} entries, at most {PATTERNS}")
     for principal in policy.principals:
         if _PRINCIPAL.fullmatch(principal) is None:
-            raise Invalid(f"principals: {principal!r} is no principal: 1 to 200 characters, no blanks and no commas")
+            raise Invalid(f"principals: {principal!r} is not a principal: 1 to 200 characters, no blanks, no commas")
     for scope in policy.namespaces:
         if scope != EVERYWHERE:
             check_namespace(f"{scope.removesuffix(EVERYWHERE)}any" if scope.endswith(f"/{EVERYWHERE}") else scope)
@@ -217,7 +217,7 @@ def _settings(overrides: Overrides, allowed: Collection[str], wanted: Settings |
         if isinstance(value, str) != isinstance(present, str) or isinstance(value, bool) != isinstance(present, bool):
             raise Invalid(f"settings.{name}: {value!r} is of another type; write a value such as {present!r}")
         if isinstance(present, int) and not isinstance(value, int):
-            raise Invalid(f"settings.{name}: {value!r} is no whole number")
+            raise Invalid(f"settings.{name}: {value!r} is not a whole number")
         if name == "split_algorithm" and value not in AUTOMATIC:
             raise Invalid(
                 f"settings.{name}: there is no {value!r} for automatic splits; there are {', '.join(AUTOMATIC)}"
@@ -247,7 +247,7 @@ def _patterns(field: str, patterns: Sequence[str]) -> None:
         try:
             compiled(pattern)
         except Unmatchable as error:
-            raise Invalid(f"{field}: {pattern!r} is no regular expression (in RE2's syntax): {error}") from None
+            raise Invalid(f"{field}: {pattern!r} is not a regular expression (in RE2's syntax): {error}") from None
 
 
 def _some(field: str, values: Sequence[str]) -> None:
@@ -319,7 +319,7 @@ def _homeless(
     homeless = _sharing_nothing({**rest, name: policy}, known, brokers)
     if not homeless:
         return []
-    return [f"isolation policy '{name}' leaves no shared broker, so that nobody may own {_few(homeless)}"]
+    return [f"isolation policy '{name}' leaves no shared broker, so that no broker may own {_few(homeless)}"]
 
 
 def _sharing_nothing(policies: Mapping[str, IsolationPolicy], known: Known, brokers: Sequence[str]) -> list[str]:
@@ -338,7 +338,7 @@ def of_isolation_gone(name: str, others: Policies, known: Known) -> Findings:
     homeless = [each for each in _sharing_nothing(rest, known, tuple(known.brokers)) if each not in before]
     if not homeless:
         return Findings()
-    refused = f"without isolation policy '{name}' nobody may own {_few(homeless)}: every broker is reserved by another"
+    refused = f"without isolation policy '{name}' no broker may own {_few(homeless)}: each is reserved by another"
     return Findings((refused,))
 
 
@@ -395,7 +395,7 @@ def _only_there(name: str, others: Policies, known: Known, staying: tuple[str, .
             refused.append(f"drain of {name}: isolation policy '{policy}' has no other broker that takes bundles")
     homeless = _sharing_nothing(others.isolation, known, staying) if others.isolation else []
     if homeless and name in known.brokers and not _sharing_nothing(others.isolation, known, (name,)):
-        refused.append(f"drain of {name}: no other broker is shared, so that nobody may own {_few(homeless)}")
+        refused.append(f"drain of {name}: no other broker is shared, so that no broker may own {_few(homeless)}")
     return refused
 
 

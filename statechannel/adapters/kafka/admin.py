@@ -47,8 +47,8 @@ class Admin:
     """One `AdminClient` at a time, lent for calls. It answers with futures; `answer` waits for one, `until_answered`
     asks again.
 
-    A client that gives no answer for half of a request's time gives way to a new one, which is asked in the other half:
-    it may be stranded (see `trouble.py`), and it is polled too seldom to tell.
+    A client that gives no answer for half of a request's time is replaced by a new one, asked in the other half. The
+    old one may be stranded (see `trouble.py`), and is polled too seldom to tell.
     """
 
     def __init__(self, settings: Mapping[str, Any], bootstrap: str, request_timeout_s: float) -> None:
@@ -186,7 +186,7 @@ def is_silent(error: BaseException) -> bool:
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Whether the error is a lack of rights, which no retry mends."""
+    """Whether the error is a lack of rights, which no retry fixes."""
     return isinstance(error, KafkaException) and error.args[0].code() in FORBIDDEN
 
 

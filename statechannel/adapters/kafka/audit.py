@@ -1,6 +1,6 @@
 """Reads the facts about an existing Kafka, for `loadmanager check`, and makes findings of them. Changes nothing.
 
-In development a topic may have one replica and lose what its disk loses; all else is judged as in production. Judging
+In development a topic may have one replica and lose what its disk loses. All else is judged as in production. Judging
 the facts is pure.
 """
 
@@ -38,7 +38,7 @@ Settings = Mapping[str, str]
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """A cluster as it was found; settings are None where we may not see them."""
+    """A cluster as found; settings are None where we may not see them."""
 
     cluster_id: str
     settings: Mapping[int, Settings | None]
@@ -48,7 +48,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """A topic as it was found, under its full name."""
+    """A topic as found, under its full name."""
 
     name: str
     spec: TopicSpec
@@ -264,7 +264,7 @@ def _creation(seen: Mapping[int, Settings]) -> Iterator[Finding]:
 def _cleaner(seen: Mapping[int, Settings]) -> Iterator[Finding]:
     found = [number for number, settings in seen.items() if settings.get("log.cleaner.enable") == "false"]
     if found:
-        advice = "set it to true: otherwise compacted topics grow for ever"
+        advice = "set it to true: otherwise compacted topics grow without bound"
         yield Finding(
             "kafka: cleaner", Severity.WARNING, f"log.cleaner.enable=false on broker {_listed(found)}", advice
         )

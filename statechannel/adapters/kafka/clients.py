@@ -102,7 +102,7 @@ def connection_settings(bootstrap: str, client_settings: Mapping[str, str], requ
     timeout_ms = max(2_000, int(request_timeout_s * 1_000))
     return {
         "client.id": "loadmanager",
-        # `localhost` often resolves to ::1 first, where nobody listens
+        # `localhost` often resolves to ::1 first, where no server listens
         "broker.address.family": "v4",
         "socket.keepalive.enable": True,
         "socket.nagle.disable": True,

@@ -1,11 +1,11 @@
 """Commits offsets for consumer groups that have no members of Kafka's own protocols: their coordinator is elsewhere.
 
 Commits are transactions under a name (`writer`), so that they are ordered and can be fenced. A commit that was given up
-cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, also
-none that is in the network at the time.
+cannot overtake a later one of the same writer. And after `fence`, no commit of that writer reaches Kafka any more, not
+even one that is in the network at the time.
 
 Groups whose offsets Kafka keeps in one partition of `__consumer_offsets` share a writer, and no others do. So a
-partition that has no leader holds no other group up.
+partition that has no leader delays no other group.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -101,7 +101,7 @@ class GroupCommits:
         self._fenced = set[str]()
 
     def writer(self, group: str) -> str:
-        """Under which name commits of the group are made now; another one after somebody fenced it."""
+        """The writer name under which the group's commits are made now. It changes after a fence."""
         return self._writer(group).name
 
     async def commit(self, group: str, offsets: Mapping[Place, int], pulled: Mapping[Place, int]) -> None:
@@ -154,8 +154,8 @@ class GroupCommits:
     ) -> dict[tuple[str, int], tuple[int, int | None]]:
         """The committed offset of each partition that has one, with its pull offset if that is known.
 
-        Asks the server that keeps the group, not the list of groups, which may lack it for a while; and not before the
-        group's commits that are under way here have an end. Raises as `commit`.
+        Asks the server that keeps the group, not the list of groups, which may lack it for a while. First waits until
+        the group's commits under way here have ended. Raises as `commit`.
         """
         writer = self._writer(group)
         await writer.until_ended(group)
@@ -194,7 +194,7 @@ class GroupCommits:
         return await self._admin.until_answered(ask, self._timeout_s)
 
     async def _look_at(self, group: str, topics: Collection[str]) -> None:
-        """Raise TopicUnknown if one of these is not there: in a transaction it would hold other groups up. Raises
+        """Raise TopicUnknown if one of these is not there: in a transaction it would delay other groups. Raises
         LogUnavailable."""
         for topic in sorted(topics):
             if await self._admin.until_answered(partial(self._admin.describe, topic), self._timeout_s) is None:
@@ -265,7 +265,7 @@ class _Writer:
                 self._queue.remove(wanted)
 
     async def until_ended(self, group: str) -> None:
-        """Wait until commits of the group that are under way have an end. Raises LogUnavailable."""
+        """Wait until the group's commits under way have ended. Raises LogUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while group in self._sent or any(each.group == group for each in self._queue):
@@ -311,7 +311,7 @@ class _Writer:
         try:
             refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
         except (LogUnavailable, WriterFenced) as error:
-            # never again under this name: to take it back would undo somebody's fence
+            # never again under this name: to take it back would undo another client's fence
             self._trouble = str(error)
             self._spent.append(self.name)
             batch, self._queue, self.name = [*batch, *self._queue], [], self._new_name()
@@ -347,7 +347,7 @@ class _Writer:
             raise
 
     def _ready(self) -> Transactions:
-        """On the thread. What former writers have begun has an end then."""
+        """On the thread. What former writers have begun has ended then."""
         while self._spent:
             _fence(self._producer, self._spent[0])
             del self._spent[0]
@@ -380,7 +380,7 @@ def _fence(producer: Callable[[str], Transactions], writer: str) -> None:
 
 
 def _final(group: str, error: KafkaError) -> LogError | None:
-    """What to raise for an error that asking again does not change."""
+    """What to raise for an error that no retry changes."""
     if error.code() in OTHERS:
         return GroupInUse(
             f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "

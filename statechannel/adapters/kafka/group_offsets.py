@@ -1,9 +1,9 @@
 """Reads and commits offsets of groups, each with a consumer that never joins its group. Blocks.
 
-An admin client must ask a group's coordinator for nothing, for that ends the process (librdkafka 2.0 to 2.16): with
-SIGSEGV when a server answers that it is not the coordinator, as one does that starts or stops (its issue 5040), for an
-admin client has no group of which it could look for the right one; with SIGABRT when the connection breaks before the
-request is sent (its pull request 5397). A consumer has a group, and these are errors for it.
+An admin client must never ask a group's coordinator, since that can end the process (librdkafka 2.0 to 2.16). It ends
+with SIGSEGV when a server that starts or stops answers that it is not the coordinator (issue 5040): an admin client has
+no group by which to find the right one. It ends with SIGABRT when the connection breaks before the request is sent
+(pull request 5397). A consumer has a group, and for it these are errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT_ONCE = 1_000
 LOOK_S = 1.0
 """How often a request without an answer is interrupted to see whether the coordinator refuses this user."""
 FIRST_POLL_S, LAST_POLL_S = 0.002, 0.05
-"""A poll that serves an answer goes on until its time is over."""
+"""A poll that serves an answer continues until its time is over."""
 IDLE = 16
 """Consumers that stay open, of the groups used last: another request on one takes a tenth of the time of the first."""
 

@@ -1,4 +1,4 @@
-"""Reads the offsets of consumer groups, and of the topics that they read: not our own ones, so by full names.
+"""Reads the offsets of consumer groups, and of the topics that they read. These are not ours, so names are full names.
 
 Changes nothing, and creates no topic. What blocks runs on threads: with 100,000 partitions even looking at the client's
 answer takes a while.
@@ -57,16 +57,16 @@ class KafkaGroups:
         self._leaderless = frozenset[tuple[str, int]]()
 
     async def committed(self, group: str) -> tuple[ByPartition, ByPartition] | None:
-        """The committed offsets of a group, maybe none, and the pull offsets that were stored with them; None if there
-        is no such group."""
+        """The committed offsets of a group, maybe none, and the pull offsets stored with them. None if the group does
+        not exist."""
 
         async def ask() -> tuple[ByPartition, ByPartition]:
             return await asyncio.to_thread(self._committed, group)
 
         if group in await self.groups():
             return await self._asked(ask)
-        # a server that takes the group over lists it only later; a new Kafka that is asked for the offsets of a group
-        # would create their topic, and wait for it
+        # A server that takes the group over lists it only later. A new Kafka that is asked for a group's offsets would
+        # create their topic, and wait for it.
         found = await self._asked(ask) if await self._asked(self._keeps_offsets) else None
         return found if found is not None and found[0] else None
 
@@ -78,7 +78,7 @@ class KafkaGroups:
                 future = client.list_consumer_groups(request_timeout=self._timeout_s)
             answer = cast(ListConsumerGroupsResult, await self._admin.answer(future))
             if answer.errors and not answer.valid:
-                raise KafkaException(answer.errors[0])  # the client gives a KafkaError, which is no Exception
+                raise KafkaException(answer.errors[0])  # the client gives a KafkaError, which is not an Exception
             return frozenset(str(listing.group_id) for listing in answer.valid or [])
 
         return await self._asked(ask)
@@ -123,7 +123,7 @@ class KafkaGroups:
     async def stored_ms(self, places: Sequence[tuple[str, int, int]]) -> Mapping[tuple[str, int], int | None]:
         """The timestamps of the first records at or after these offsets (topic, partition, offset), in milliseconds.
 
-        None where there is no such record; what did not come in time is left out. The topic's `message.timestamp.type`
+        None where there is no such record; unanswered ones are left out. The topic's `message.timestamp.type`
         decides whether it is the time of the append, or one that the producer gave.
         """
         return await asyncio.to_thread(self._times.read, places, self._timeout_s)
@@ -173,7 +173,7 @@ class KafkaGroups:
         return _by_topic(self._offsets.committed(group, places, left_s))
 
     def _describe(self, wanted: frozenset[str]) -> tuple[Mapping[str, int], frozenset[tuple[str, int]]]:
-        """Partition counts, and the partitions that nobody leads. All topics at once: asking for one may create it."""
+        """Partition counts, and the partitions without a leader. All topics at once: asking for one may create it."""
         there = self._topics(self._timeout_s)
         known = {name: topic.partitions for name, topic in there.items() if name in wanted and topic.error is None}
         leaderless = {

@@ -124,7 +124,7 @@ class KafkaLog:
         await writer.append(self._prefix + topic, partition, payloads)
 
     async def ends(self, topic: str) -> tuple[int, ...]:
-        """As `Log.ends`; behind an exclusive writer's entries they count its transaction markers, which no reader gets.
+        """As `Log.ends`. After an exclusive writer's entries they count its transaction markers, which no reader gets.
 
         So do not wait on a tail for such an end: use `read`, which ends by itself.
         """

@@ -1,8 +1,8 @@
 """Who ends a client of Kafka, and when: its owner, after the last call, and before the interpreter ends.
 
-librdkafka ends the whole process (SIGSEGV, SIGABRT) where a client is ended while a call is in it, where the garbage
-collector frees an admin client on that client's own thread, and where a client calls an interpreter that has ended. So
-no client here is freed by the garbage collector: each has an `Owned`, which lends it for calls.
+librdkafka ends the whole process (SIGSEGV, SIGABRT) in three cases: a client is ended during a call, the garbage
+collector frees an admin client on that client's own thread, or a client calls an interpreter that has ended. So no
+client here is freed by the garbage collector. Each has an `Owned`, which lends it for calls.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Owned(Generic[C]):
 
 
 def own_admin(settings: Mapping[str, Any]) -> Owned[AdminClient]:
-    """A new admin client. What it was asked and has not answered when it ends is never answered."""
+    """A new admin client. Requests that are unanswered when it ends are never answered."""
     return Owned(AdminClient(dict(settings)), _end_admin)
 
 
@@ -131,11 +131,11 @@ def _end_admin(client: AdminClient) -> None:
 
 
 def _end_producer(_: Producer) -> None:
-    """Nothing: it ends with the last reference. `Producer.close` would wait for all deliveries, however long."""
+    """Does nothing: it ends with the last reference. `Producer.close` would wait for all deliveries without a limit."""
 
 
 class _Closer:
-    """The thread that closes what was left to it."""
+    """The thread that closes the clients handed to it."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()

@@ -2,11 +2,11 @@
 
 With an end it stops there, even if the last offsets before the end hold no entries (transaction markers, aborted or
 compacted entries): Kafka's client reports the end. The client library retries during outages. An offset that Kafka no
-longer (or not yet) has is an error, never a jump. A consumer that has lost all its servers for good gives way to a new
-one, which goes on where it was.
+longer (or not yet) has is an error, never a jump. A consumer that has lost all its servers for good is replaced by a
+new one, which goes on where it was.
 
-Kafka lets a reader hang in two places: between the last committed entry and the partition's end it neither answers nor
-fails, and behind the last entry it is silent unless told to report the end. So whoever reads what a partition has at
+Kafka lets a reader hang in two places. Between the last committed entry and the partition's end it neither answers nor
+fails. Past the last entry it is silent unless told to report the end. So a caller that reads what a partition has at
 the moment of the call asks for begin and end first.
 """
 
@@ -73,7 +73,7 @@ class Handover:
             keep(what)
             self._arrived.set()
 
-        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+        with suppress(RuntimeError):  # the loop is closed: there is no reader any more
             self._loop.call_soon_threadsafe(arrive)
 
     # --- on the loop
@@ -205,7 +205,7 @@ def _read(
         handover.fail(error)
     except KafkaException as error:
         handover.fail(LogError(f"Kafka consumer failed: {error.args[0].str()}"))
-    except Exception as error:  # noqa: BLE001 - a reader that ended in silence would wait for ever
+    except Exception as error:  # noqa: BLE001 - a reader that ended in silence would wait forever
         handover.fail(LogError(f"Kafka consumer failed: {error!r}"))
     finally:
         owned.close()

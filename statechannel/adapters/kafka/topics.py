@@ -121,7 +121,7 @@ class Topics:
         return spec.partitions or self._policy.default_partitions
 
     async def _is_unfinished(self, topic: str, found: int, wanted: int) -> bool:
-        """Whether somebody has begun to create the topic: nobody writes to it before it has all partitions."""
+        """Whether the topic is being created: no client writes to it before it has all partitions."""
         begun = found < wanted and found % PARTITIONS_A_REQUEST == 0
         return begun and await self._offsets.are_none(topic, found)
 
@@ -137,7 +137,7 @@ class Topics:
 
 
 class _Check:
-    """Judges one existing topic; each refusal says how to mend it."""
+    """Judges one existing topic; each refusal says how to correct it."""
 
     def __init__(self, bootstrap: str, topic: str, spec: TopicSpec, policy: TopicPolicy) -> None:
         self._bootstrap = bootstrap

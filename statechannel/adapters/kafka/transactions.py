@@ -23,7 +23,7 @@ from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, Writer
 from statechannel.ports import Payload
 
 SLICE_S = 0.5
-"""Blocking calls are made in slices of this; in between we check whether to leave."""
+"""Blocking calls are made in slices of this length; in between we check whether to leave."""
 POLL_S = 0.1
 TAKE_OVER_S = 15.0
 """Long, because a cluster's first transaction creates the topic of the transaction coordinator."""

@@ -1,7 +1,7 @@
-"""What a Kafka client tells of its connections, and how a new client goes on for one that is stranded.
+"""What a Kafka client reports of its connections, and how a new client continues for a stranded one.
 
-A stranded client knows the address of no server any more, and asks none ever again: librdkafka (2.10 to 2.16, its issue
-5301) forgets all of them, those of `bootstrap.servers` too, when one answers that the cluster has none. A cluster says
+A stranded client knows no server's address any more, and never asks one again. librdkafka (2.10 to 2.16, issue 5301)
+forgets all of them, those of `bootstrap.servers` too, when one answers that the cluster has none. A cluster says
 so while its only server, or all of them, start or stop. Only a new client helps.
 """
 
@@ -37,7 +37,7 @@ _REACHABLE = frozenset({"configured", "learned"})
 
 class Trouble:
     """A client's last reason for having no connection, since its requests themselves only time out; and whether it is
-    `stranded`. It learns of both while the client is polled."""
+    `stranded`. Both are updated while the client is polled."""
 
     def __init__(self) -> None:
         self.latest = ""
@@ -57,7 +57,7 @@ class Trouble:
 
 
 def watched(settings: Mapping[str, Any], trouble: Trouble) -> dict[str, Any]:
-    """The settings of a client that tells `trouble` whether it is stranded, as long as somebody polls it.
+    """The settings of a client that tells `trouble` whether it is stranded, as long as it is polled.
 
     Statistics that its user has asked for go to them as well.
     """

@@ -1,7 +1,7 @@
-"""One idempotent producer and the thread that serves its delivery reports. Knows nothing of topics' settings.
+"""One idempotent producer and the thread that serves its delivery reports. Ignores topics' settings.
 
-A producer can break for good (its sequence and the broker's disagree after a failure, or it has lost all its servers):
-then `broken` is set, and its owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
+A producer can break for good: its sequence and the broker's disagree after a failure, or it has lost all its servers.
+Then `broken` is set, and its owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Writer:
             producer.flush(POLL_S)
 
     def _poll(self, timeout_s: float) -> None:
-        # RuntimeError: a report's loop is closed, and nobody waits for it any more
+        # RuntimeError: a report's loop is closed, and nothing waits for it any more
         with self._owned.lent() as producer, suppress(RuntimeError):
             try:
                 producer.poll(timeout_s)

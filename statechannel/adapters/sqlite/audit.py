@@ -1,7 +1,7 @@
 """Looks at the SQLite files of a cluster: whose they are, on which file system, how much disk is free.
 
-Reads only, and creates nothing: neither a missing file nor, if nobody has it open, SQLite's two files beside it. What
-a broker does by itself (creating a file, switching on the write-ahead log) is no finding.
+Reads only, and creates nothing: neither a missing file nor, if no process has it open, SQLite's two files beside it.
+What a broker does by itself (creating a file, switching on the write-ahead log) is not a finding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AHEAD_S = 2.0
 """The log is written on this machine: an entry further in the future means that the clock was set back."""
 APART_S = 30.0
 LOOKED_AT = 100
-"""So many of the newest entries of each partition tell whether the clocks of brokers differ."""
+"""How many of each partition's newest entries are examined, to see whether brokers' clocks differ."""
 
 NETWORK = frozenset({"9p", "afs", "beegfs", "ceph", "drvfs", "gpfs", "lustre", "ncpfs", "vboxsf", "vmhgfs"}) | {
     *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs"),
@@ -69,7 +69,7 @@ def audit_coordination_file(path: Path, cluster: str, *, mounts: MountTable = mo
 def _audit_file(subject: str, path: Path, mounts: MountTable) -> Iterator[Finding]:
     directory = path.absolute().parent
     if not directory.is_dir():
-        yield Finding(subject, Severity.ERROR, f"{directory} is no directory", "create it on a local disk")
+        yield Finding(subject, Severity.ERROR, f"{directory} is not a directory", "create it on a local disk")
         return
     yield _presence(subject, path)
     yield _access(subject, path, directory)
@@ -85,7 +85,7 @@ def _presence(subject: str, path: Path) -> Finding:
     if path.is_file():
         return Finding(subject, Severity.OK, f"{path}, {path.stat().st_size:,} bytes")
     if path.exists():
-        return Finding(subject, Severity.ERROR, f"{path} is no file", "choose another path")
+        return Finding(subject, Severity.ERROR, f"{path} is not a file", "choose another path")
     return Finding(subject, Severity.OK, f"{path} does not exist yet: the first broker creates it")
 
 
@@ -160,7 +160,7 @@ def _ownership(subject: str, path: Path) -> Finding:
 def _opened(path: Path) -> Generator[sqlite3.Connection | None]:
     """A read-only connection to the file; None if it is missing or not ours.
 
-    Without a write-ahead log beside it nobody has it open, and opening it as immutable creates none.
+    Without a write-ahead log beside it no process has it open, and opening it as immutable creates none.
     """
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     try:

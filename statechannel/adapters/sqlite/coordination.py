@@ -116,7 +116,7 @@ class SqliteCoordination:
         await self._write(lambda db: registry.register(db, self._acting(broker), broker, data), durable=False)
 
     async def prove(self, broker: BrokerId) -> None:
-        """As `Coordination.prove`. On a full disk a check under the write lock suffices: nobody can be raised then."""
+        """As `Coordination.prove`. On a full disk a check under the write lock suffices: no number can be raised."""
         data = self._last_data.get(broker, b"")
         await self._write(
             lambda db: registry.prove(db, self._acting(broker), broker, data),
@@ -416,8 +416,8 @@ class WriterThread:
             session = self._client.session()
             registry.hear(db, session)
         if session.now_ms - self._last_beat_ms > session.timeout_ms // 2:
-            # We could not write for a while (full disk, suspended machine), so perhaps nobody could. As ZooKeeper does
-            # when it recovers, give every session its whole time-out again.
+            # We could not write for a while (full disk, suspended machine), so perhaps no client could. As ZooKeeper
+            # does when it recovers, give every session its whole time-out again.
             self._patient_until_ms = session.now_ms + session.timeout_ms
         self._last_beat_ms = session.now_ms
         post(self._loop, lambda: self._client.note_link("writes", works=True))
@@ -502,7 +502,7 @@ class Watch:
 
     def _read(self) -> None:
         db = self._file.db
-        self._client.counts.reads += 1  # nobody else writes it
+        self._client.counts.reads += 1  # no other thread writes it
         db.execute("BEGIN")
         try:
             seen = registry.snapshot(db)

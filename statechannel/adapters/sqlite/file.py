@@ -29,11 +29,11 @@ _WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after
 WAL_LARGE_BYTES = 64 << 20
 """A write-ahead log larger than this is one that SQLite cannot empty: a reader does not end its transaction."""
 _WAL_LOOKED_AT = 1_000
-"""The size of the write-ahead log is looked at after so many transactions."""
+"""How many transactions pass between two looks at the size of the write-ahead log."""
 _WRITER, _READERS = range(120, 121), range(123, 128)
 """The bytes of the file `-shm` that a writer, and readers, lock within a transaction: SQLite's wal.c."""
 _QUIET_S = 2.0
-"""A start that waits for longer says for what."""
+"""A start that waits longer than this logs what it waits for."""
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
@@ -42,7 +42,7 @@ _ADVICE = {
     sqlite3.SQLITE_BUSY: "another process keeps it locked; look for one that is stopped or very slow",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; create its directory and make it writable for this user",
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite database; choose another path",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; choose another path",
 }
 _PERMANENT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -196,7 +196,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """Read the file as of one commit. Be quick: SQLite cannot truncate its log so long. Raises FileUnavailable."""
+        """Read the file as of one commit. Be quick: SQLite can't truncate its log meanwhile. Raises FileUnavailable."""
         db = self.db
         try:
             db.execute("BEGIN")
@@ -227,9 +227,9 @@ def _make_private(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Take other users' access to this user's files, which an earlier release created for everybody.
+    """Take other users' access to this user's files, which an earlier release created open to all.
 
-    A group other than this user's own keeps its access: somebody set it on purpose (`chgrp`).
+    A group other than this user's own keeps its access: it was set on purpose (`chgrp`).
     """
     for file in (os.path.realpath(path) + end for end in ("", "-wal", "-shm", "-turn")):
         with contextlib.suppress(OSError):  # missing, or another user's, which `loadmanager check` reports
@@ -250,7 +250,7 @@ def wal_bytes(path: Path) -> int:
 
 
 def wal_is_large(path: Path, size_bytes: int) -> str:
-    """Says who keeps SQLite from emptying the write-ahead log, and what to do."""
+    """Names the readers that keep SQLite from emptying the write-ahead log, and says what to do."""
     readers = holders_of(f"{path}-shm", _READERS) or ["some process"]
     return (
         f"{path}-wal has {size_bytes >> 20:,} MiB and grows: {', '.join(readers)} reads within a transaction that does "

@@ -1,7 +1,7 @@
 """Reads a log's file without being a client of the log: as of now, read-only, from any thread or process.
 
-Creates nothing if the file belongs to another user, waits for nobody, and keeps no broker from writing. Topics, extents
-and chunks are read by the same functions as in brokers.
+Creates nothing if the file belongs to another user, waits for no other process, and keeps no broker from writing.
+Topics, extents and chunks are read by the same functions as in brokers.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
-        raise ForeignFile(f"{path} is no log of ours; choose another path")
+        raise ForeignFile(f"{path} is not a log of ours; choose another path")
     if version > FORMAT_VERSION:
         raise ForeignFile(f"{path} was written by a newer release (format {version}); upgrade this one")

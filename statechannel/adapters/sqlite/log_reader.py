@@ -124,13 +124,13 @@ class LogReader:
         post(self._loop, settle, question.done, answer, failure)
 
     def _read(self) -> bool:
-        """Read one batch for each partition that has more; whether any has still more.
+        """Read one batch for each partition that has more. Returns True if any has still more.
 
-        False needs no second look: every later commit rings the bell.
+        After False no second look is needed: every later commit wakes the thread.
         """
         more = False
         try:
-            if self._tails:  # else nobody asks, and there may be 10,000 partitions
+            if self._tails:  # else there is no reader, and there may be 10,000 partitions
                 self._refresh_extents()
             for tail in self._tails:
                 more |= self._read_tail(tail)
@@ -152,7 +152,7 @@ class LogReader:
             self._seen_version = version
 
     def _read_tail(self, tail: Tail) -> bool:
-        """Read the next batches of a tail; whether there is more, and room for it."""
+        """Read the next batches of a tail. Returns True if there is more, and room for it."""
         more = False
         try:
             for partition in tail.positions:
@@ -166,7 +166,7 @@ class LogReader:
         return more and not tail.is_over and tail.has_room
 
     def _read_partition(self, tail: Tail, partition: int) -> bool:
-        """Read the next batch, if there is one; whether there is more. Raises Trimmed, or LogError at a hole."""
+        """Read the next batch, if any. Returns True if there is more. Raises Trimmed, or LogError at a hole."""
         position, topic = tail.positions[partition], tail.topic
         extent = self._extents.get(topic.first_id + partition, NOTHING)
         before = tail.end_of(extent)

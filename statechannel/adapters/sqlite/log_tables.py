@@ -117,7 +117,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def encoded_chunks(payloads: Sequence[Payload]) -> list[Chunk]:
-    """Encode the payloads; large ones before the transaction, since that keeps other writers waiting."""
+    """Encode the payloads. Encode large ones before the transaction, which keeps other writers waiting."""
     return [Chunk(len(run), _encode([(p.key, p.value) for p in run])) for run in _runs(payloads)]
 
 

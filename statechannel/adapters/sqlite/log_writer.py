@@ -293,7 +293,7 @@ class Sweeper:
             self._not_before_s = time.monotonic() + _RETRY_S
 
     def _sweep(self, partition_id: int) -> bool:
-        """Remove the next rows; whether there were any."""
+        """Remove the next rows. Returns True if there were any."""
         to = self._step_to(partition_id)
         if to is None:
             return False
@@ -327,7 +327,7 @@ class Claim(msgspec.Struct, frozen=True):
         rows = db.execute("SELECT number FROM writers WHERE id = ?", (self.writer_id,)).fetchall()
         if rows != [(self.number,)]:
             raise WriterFenced(
-                f"somebody else became the exclusive writer of {self.writer_id!r}; nothing was written: stop writing"
+                f"another client became the exclusive writer of {self.writer_id!r}; nothing was written: stop writing"
             )
 
 

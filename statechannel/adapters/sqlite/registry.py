@@ -86,7 +86,7 @@ def end_session(db: Connection, session_id: str) -> None:
 
 # --- the cluster
 def identify(db: Connection, ours: Identity) -> str:
-    """The root's identity; creates what is missing if `ours` has no `root`, which means that the log names none."""
+    """The root's identity; creates what is missing if `ours` has no `root`, that is, if the log names none."""
     check_root(identity(db), ours)
     if not ours.root:
         db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?, ?)", (ours.cluster, ours.log))
@@ -217,7 +217,7 @@ def _election(db: Connection) -> tuple[Leadership | None, int]:
 
 
 def _described(leading: Leadership | None) -> str:
-    return f"{leading.leader} in epoch {leading.epoch}" if leading else "nobody"
+    return f"{leading.leader} in epoch {leading.epoch}" if leading else "no leader"
 
 
 def _number(db: Connection, name: str) -> int:
@@ -230,7 +230,7 @@ def _set_number(db: Connection, name: str, number: int) -> None:
 
 
 def check_current(db: Connection, broker: BrokerId) -> None:
-    """Raises Fenced. Under the write lock this check equals a write, since nobody can raise the number meanwhile."""
+    """Raises Fenced. Under the write lock this check equals a write, since the number cannot be raised meanwhile."""
     number = _number(db, broker.name)
     if number != broker.incarnation:
         raise Fenced(f"{broker} is not current, {broker.name} is at {number}: stop it and start a new incarnation")

@@ -160,7 +160,7 @@ def _address(descriptor: int, name: str) -> str:
 
 
 def _send(sender: socket.socket, address: str) -> bool:
-    """Whether somebody listens there; a full socket counts, since its reader is about to wake anyway."""
+    """Wake the reader there. Returns False if there is none. A full socket counts: its reader is about to wake."""
     try:
         sender.sendto(b"!", address)
     except (ConnectionRefusedError, FileNotFoundError):

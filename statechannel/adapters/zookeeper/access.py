@@ -3,8 +3,8 @@
 auth_data     `digest:USER:PASSWORD`, or a list of these or of [scheme, credential]
 sasl_options  of pure-sasl: {"mechanism": "DIGEST-MD5", "username": …, "password": …} or {"mechanism": "GSSAPI", …}
 acl           ACL of the nodes that we create: `creator` (only clients with the same identity; default with one),
-              `creator-read` (others may read), `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh, or `open` (everybody may do
-              everything; default without an identity, and refused in production: `refuse_open_nodes`)
+              `creator-read` (others may read), `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh, or `open` (every client may
+              do everything; default without an identity, and refused in production: `refuse_open_nodes`)
 use_ssl       true; with `ca`, `certfile`, `keyfile`, `keyfile_password`. `check_hostname` is on unless it, or
               `verify_certs`, is false
 
@@ -77,12 +77,12 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_to_all(acl: Iterable[ACL]) -> bool:
-    """Whether everybody may change a node of this ACL, create or delete nodes in it."""
+    """Whether any client may change a node of this ACL, or create or delete nodes in it."""
     return any(entry.id.scheme == "world" and entry.perms & CHANGING for entry in acl)
 
 
 def refuse_open_nodes(settings: Mapping[str, Any]) -> None:
-    """Raise CoordinationError if everybody could change what these settings create."""
+    """Raise CoordinationError if any client could change what these settings create."""
     if open_to_all(client_arguments(settings)["default_acl"]):
         raise CoordinationError(
             f"everybody who reaches ZooKeeper could change the nodes of this cluster: {SECURE}. To go on as it is, say "
@@ -126,7 +126,7 @@ def _acl_entry(entry: object) -> ACL:
 
 def _acl_advice(found: object) -> str:
     return (
-        f"acl={found!r} in the zookeeper settings is no ACL: write {', '.join(NAMED_ACLS)}, or entries like "
+        f"acl={found!r} in the zookeeper settings is not an ACL: write {', '.join(NAMED_ACLS)}, or entries like "
         "sasl:loadmanager:cdrwa (scheme, id, permissions of c, d, r, w, a), separated by commas or as a JSON list"
     )
 

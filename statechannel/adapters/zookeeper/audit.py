@@ -133,14 +133,14 @@ def judge_root(root: str, tied: Identity | None, expected: Expected, *, exists: 
 
 
 def judge_settings(acl: Sequence[ACL], expected: Expected) -> Iterator[Finding]:
-    """A finding if nodes of this ACL may be changed by everybody: a broker with these settings refuses to start."""
+    """A finding if any client may change nodes of this ACL: a broker with these settings refuses to start."""
     if open_to_all(acl) and not (expected.development or expected.insecure):
         found = "with these settings everybody may change what the brokers create"
         yield Finding("zookeeper: identity", ERROR, found, SECURE)
 
 
 def judge_acls(acls: Mapping[str, Sequence[ACL]], expected: Expected) -> Finding:
-    """Whether everybody can change our nodes."""
+    """Whether any client can change our nodes."""
     subject = "zookeeper: access"
     exposed = [path for path, entries in acls.items() if open_to_all(entries)]
     if not exposed:
@@ -172,7 +172,7 @@ def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
 
 
 def judge_clock(apart_ms: float) -> Finding:
-    """Whether the wall clocks agree; only ages of loads and people who compare logs need them."""
+    """Whether the wall clocks agree; they matter only for the ages of loads and for comparing logs."""
     if abs(apart_ms) <= CLOCKS_APART_MS:
         return Finding("zookeeper: clock", OK, "it agrees with this machine's")
     way = "ahead of" if apart_ms > 0 else "behind"

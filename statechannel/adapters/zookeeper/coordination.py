@@ -288,7 +288,7 @@ class ZooKeeperCoordination:
 
     # --- leases
     async def claim(self, lease: str, candidate: BrokerId) -> bool:
-        """As `Coordination.claim`. Raises InvalidName for what is no lease."""
+        """As `Coordination.claim`. Raises InvalidName for an invalid lease."""
         node, term = self._nodes.lease(lease), self._nodes.term(lease)
         for _ in range(ATTEMPTS):
             self._may_act(candidate)
@@ -317,7 +317,7 @@ class ZooKeeperCoordination:
         return False
 
     async def vacate(self, lease: str, holder: BrokerId) -> None:
-        """As `Coordination.vacate`. Raises InvalidName for what is no lease."""
+        """As `Coordination.vacate`. Raises InvalidName for an invalid lease."""
         node, term = self._nodes.lease(lease), self._nodes.term(lease)
         for _ in range(ATTEMPTS):
             counted = await self._session.stat(term)
@@ -437,7 +437,7 @@ class ZooKeeperCoordination:
                 return number
 
     async def _replace(self, broker: BrokerId, *, exists: bool = True) -> None:
-        """Replace the liveness node, whoever made it, by one of our session with the data registered last."""
+        """Replace the liveness node, also that of another session, by one of ours with the data registered last."""
         live = self._nodes.live(broker.name)
         for _ in range(ATTEMPTS):
             data = self._data.get(broker, b"")

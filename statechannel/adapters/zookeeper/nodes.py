@@ -4,7 +4,7 @@
 {root}/root-IDENTITY        exists as long as the root has this identity: every transaction checks it
 {root}/brokers/ids/NAME     its *version* is the current incarnation of NAME; never deleted
 {root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data; each registration
-                            creates it anew, each proof writes it unchanged
+                            creates it again, each proof writes it unchanged
 {root}/epoch                its version is the current epoch
 {root}/leader               ephemeral: who leads, and since which epoch
 {root}/offices/LEASE        ephemeral: who holds the lease
@@ -72,14 +72,14 @@ LEASE = re.compile(r"[A-Za-z0-9-]{1,64}")
 def check_lease(lease: str) -> str:
     """The name itself, if it is a lease's. Raises InvalidName."""
     if not LEASE.fullmatch(lease):
-        raise InvalidName(f"{lease!r} is no lease; write up to 64 letters, digits and '-'")
+        raise InvalidName(f"{lease!r} is not a lease; write up to 64 letters, digits and '-'")
     return lease
 
 
 def check_name(name: str) -> str:
     """The name itself, if ZooKeeper takes it as the last part of a path. Raises InvalidName."""
     if not name.isprintable() or name in {"", ".", ".."} or "/" in name:
-        raise InvalidName(f"{name!r} is no broker name; write host:port")
+        raise InvalidName(f"{name!r} is not a broker name; write host:port")
     return name
 
 
@@ -89,7 +89,7 @@ def encode_member(broker: BrokerId, data: bytes) -> bytes:
 
 
 def decode_member(name: str, node: bytes) -> Member | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     number, mark, data = node.partition(b"\n")
     if not mark or not number.isdigit():
         LOGGER.warning("the liveness node of %s holds data that no broker wrote: %r", name, node[:40])
@@ -103,7 +103,7 @@ def encode_leadership(leadership: Leadership) -> bytes:
 
 
 def decode_leadership(node: bytes) -> Leadership | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     leader, _, epoch = node.decode(errors="replace").rpartition(" ")
     try:
         return Leadership(BrokerId.parse(leader), int(epoch))
@@ -118,7 +118,7 @@ def encode_holder(holder: BrokerId) -> bytes:
 
 
 def decode_holder(lease: str, node: bytes) -> BrokerId | None:
-    """The inverse; None, with a warning, for what somebody else wrote there."""
+    """The inverse. None, with a warning, if another program wrote the node."""
     try:
         return BrokerId.parse(node.decode(errors="replace"))
     except (InvalidName, ValueError):

@@ -1,7 +1,7 @@
 """The link to ZooKeeper: one kazoo client, its requests as awaitables of the loop, its states as calls on the loop.
 
 Knows nothing of brokers or epochs. While not connected, kazoo queues requests and may send them much later; here they
-fail at once. kazoo replaces a lost session; we replace a client that gave up. The client's handler waits shortly: no
+fail at once. kazoo replaces a lost session; we replace a client that gave up. The client's handler bounds its waits: no
 single answer uses up a session, and a failed TLS handshake leaks no socket.
 """
 
@@ -219,7 +219,7 @@ class Session:
 
         Call it when the link has been down for a while, since a client that has just started looks the same. A client
         that has not given up forgets how far it has read, since a server with older or deleted data refuses a client
-        that has read further. This is safe: reads may lag anyhow, and writes are checked.
+        that has read further. This is safe: reads may lag anyway, and writes are checked.
         """
         client = self._client
         if client is None:
@@ -341,7 +341,7 @@ class Session:
         )
 
     def abandon(self) -> bool:
-        """End the session, from any thread and without waiting; whether there was one. `revive` opens another."""
+        """End the session, from any thread, without waiting. Returns True if there was one. `revive` opens another."""
         client = self._client
         if client is None:
             return False
@@ -384,7 +384,7 @@ def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:
         return
     try:
         answer.set_result(result.get_nowait())
-    except Exception as error:  # noqa: BLE001 (handed on to whoever asked)
+    except Exception as error:  # noqa: BLE001 (handed on to the caller)
         answer.set_exception(error)
 
 

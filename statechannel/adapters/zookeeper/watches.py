@@ -206,7 +206,7 @@ class Watches:
             self.link_changed(Link.LOST)
 
     async def run(self, session: Session, prepare: Callable[[], Awaitable[None]]) -> None:
-        """Run for ever; calls `prepare` until it succeeds, before anything is read."""
+        """Run until cancelled. First calls `prepare` until it succeeds; nothing is read before."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()

@@ -140,7 +140,7 @@ def test_a_file_that_is_not_there_says_so(tmp_path):
 
 def test_a_file_that_is_no_log_says_so(tmp_path):
     (tmp_path / "other.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises(Invalid, match="no SQLite database"):
+    with pytest.raises(Invalid, match="not an SQLite database"):
         available(SqliteSource(tmp_path / "other.db"))
 
 

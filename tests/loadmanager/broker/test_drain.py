@@ -30,7 +30,7 @@ async def test_everything_leaves_by_planned_moves_and_progress_says_so(world: Wo
     bundles = await nodes.own_all(12, a)
     progress = await a.ask(lambda: a.node.drain(5.0))
     assert (progress.draining, progress.total, progress.left, progress.done) == (True, 12, 0, True)
-    assert str(progress) == "of 12 bundles 12 moved to other brokers, 0 unloaded to nobody, 0 left here"
+    assert str(progress) == "of 12 bundles 12 moved to other brokers, 0 unloaded without a new owner, 0 left here"
     await world.until(lambda: all(nodes.serving(bundle) for bundle in bundles), 0.1, "all have arrived")
     owners = [nodes.serving(bundle) for bundle in bundles]
     assert sorted({tuple(owner) for owner in owners}) == [("b:1",), ("c:1",)], "shared among the others"
@@ -73,7 +73,7 @@ async def test_with_nobody_else_there_its_bundles_are_given_up(world: World):
     entries = [a.node.channel.table.get(bundle) for bundle in bundles]
     assert {entry.state for entry in entries if entry} == {State.UNASSIGNED}
     assert (progress.total, progress.left, progress.unloaded) == (2, 0, 2)
-    assert str(progress) == "of 2 bundles 0 moved to other brokers, 2 unloaded to nobody, 0 left here"
+    assert str(progress) == "of 2 bundles 0 moved to other brokers, 2 unloaded without a new owner, 0 left here"
 
 
 @virtually

@@ -257,7 +257,7 @@ REFUSALS: list[tuple[str, Ask, type[LoadManagerError], str]] = [
     ("positions for another", lambda o: o.split(Q[0], positions=[5], algorithm=Algorithm.RANGE), Invalid, "are for"),
     ("magic", lambda o: o.split(Q[0], algorithm="magic"), Invalid, "there are range_equally_divide, topic_count"),
     ("splitting what is not there", lambda o: o.split(HALF), NotFound, "no bundle .* has 0x00000000_0x40000000"),
-    ("splitting nobody's", lambda o: o.split(Q[3]), Conflict, "nobody owns .* look up a topic of it"),
+    ("splitting nobody's", lambda o: o.split(Q[3]), Conflict, "no broker owns .* look up a topic of it"),
     ("merging one", lambda o: o.merge([Q[0]]), Invalid, "2 to 256 bundles, not 1"),
     ("merging too many", lambda o: o.merge([Q[0]] * 300), Invalid, "2 to 256 bundles, not 300"),
     ("merging one with itself", lambda o: o.merge([Q[0], Q[0]]), Invalid, "named twice"),
@@ -270,7 +270,7 @@ REFUSALS: list[tuple[str, Ask, type[LoadManagerError], str]] = [
         Conflict,
         r"first transfer the others to a:1: .*0xc0000000 \(at b:1#1\)",
     ),
-    ("merging nobody's", lambda o: o.merge(Q[2:]), Conflict, "nobody owns"),
+    ("merging nobody's", lambda o: o.merge(Q[2:]), Conflict, "no broker owns"),
     ("cancelling nothing", lambda o: o.cancel(Q[0]), Conflict, "is assigned, there is nothing to cancel: no transfer"),
     ("cancelling what is not there", lambda o: o.cancel(HALF), NotFound, "no bundle"),
 ]

@@ -37,7 +37,7 @@ def test_errors_are_an_exit_code_and_json_is_for_programs(tmp_path: Path):
 def test_the_environment_counts_as_for_a_broker(tmp_path: Path):
     result = run(LOADMANAGER_LOG=f"sqlite:{tmp_path / 'none' / 'lm.db'}")
     assert result.exit_code == 1
-    assert "none is no directory" in result.stdout
+    assert "none is not a directory" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ SECRET = "hunter2-Geheim"
         f"zookeeper://z1:2181,admin:{SECRET}@z2:2181",
         f"kafka://a:{SECRET}@k1:9092,b:{SECRET}@k2:9092",
         f"http://user:pa/ss@{SECRET}@host/path",
-        f"'admin:{SECRET}@k1:9092' is no server",
+        f"'admin:{SECRET}@k1:9092' is not a server",
         f"cannot reach https://hooks/x?token={SECRET}&y={SECRET} (refused)",
         f"sasl.password={SECRET}",
         f"sasl.password=a,b;c{SECRET}",

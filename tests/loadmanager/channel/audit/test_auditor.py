@@ -159,7 +159,7 @@ def test_a_revision_reads_as_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0:", ":1", "0:1,2", "0:1.", "0:.1", "-1:1", "0:1 ", "0:٣", "0:" + "1" * 19])
 def test_what_is_no_revision_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no revision"):
+    with pytest.raises(ValueError, match="is not a revision"):
         Revision.parse(text)
 
 

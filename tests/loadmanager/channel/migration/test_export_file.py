@@ -63,9 +63,9 @@ def test_any_flipped_bit_is_damage(data: st.DataObject):
 def test_any_missing_end_is_damage_and_any_other_file_is_none():
     whole = encode(exported(two_namespaces()))
     for length in range(len(whole)):
-        with pytest.raises(Invalid, match="damaged or truncated" if length >= 9 else "no export"):
+        with pytest.raises(Invalid, match="damaged or truncated" if length >= 9 else "not an export"):
             decode(whole[:length])
-    with pytest.raises(Invalid, match="no export"):
+    with pytest.raises(Invalid, match="not an export"):
         decode(b"SQLite format 3\0" + whole)
 
 

@@ -256,7 +256,7 @@ async def test_a_writer_from_elsewhere_does_not_stop_the_owner_for_long(world: W
     await asyncio.sleep(6)
     await cluster.covered()
     assert owner(a).counts.failed >= 1
-    assert a.told("somebody else writes them")
+    assert a.told("another client writes them")
 
 
 @virtually
@@ -334,5 +334,5 @@ async def test_a_commit_that_is_fenced_is_not_tried_again_with_the_same_writer(w
     begin = len(steps) - 1
     await world.until(lambda: steps[begin:].count(Step.COMMIT) > 8, 60, "it tries anew")
     assert all(before is Step.BECOME_WRITER for before, step in pairwise(steps[begin:]) if step is Step.COMMIT)
-    assert a.told("somebody else writes them")
+    assert a.told("another client writes them")
     assert not a.process.dead

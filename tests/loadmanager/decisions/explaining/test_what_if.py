@@ -125,10 +125,10 @@ def test_an_anti_affinity_group_is_counted_by_what_was_reported():
         (Edits(settings={"balancing_tolerance": 7}), "balancing_tolerance"),
         (Edits(loads={"a/b": 2}), "no bundle of a/b was reported"),
         (Edits(loads={NAMESPACE: -1}), "is not possible"),
-        (Edits(policies={"isolation/x": {"namespaces": ["a("], "primary": ["b"]}}), "no regular expression"),
+        (Edits(policies={"isolation/x": {"namespaces": ["a("], "primary": ["b"]}}), "not a regular expression"),
         (Edits(policies={"isolation/x": {"spaces": []}}), "policy isolation/x"),
         (Edits(policies={"beer/x": {}}), "policy beer/x"),
-        (Edits(policies={"bundle/x": {"pin": "*"}}), "no bundle"),
+        (Edits(policies={"bundle/x": {"pin": "*"}}), "not a bundle"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(edits: Edits, message: str):

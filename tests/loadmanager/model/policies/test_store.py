@@ -202,7 +202,7 @@ async def test_a_policy_that_somebody_needs_is_deleted_only_by_force(world: Worl
     async with store(world) as policies:
         await policies.put(Kind.ISOLATION, "shop", shop, author="ann")
         await policies.put(Kind.ISOLATION, "all", IsolationPolicy(("x/.*",), (".*",)), author="ann")
-        with pytest.raises(Conflict, match="without isolation policy 'shop' nobody may own shop/x"):
+        with pytest.raises(Conflict, match="without isolation policy 'shop' no broker may own shop/x"):
             await policies.delete(Kind.ISOLATION, "shop", author="ann")
         gone = await policies.delete(Kind.ISOLATION, "shop", author="ann", force=True)
         assert gone.version.reason.startswith("forced by ann: without isolation policy 'shop'")

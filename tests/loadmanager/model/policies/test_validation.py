@@ -60,13 +60,13 @@ def isolating(**changed: Any) -> IsolationPolicy:
         (isolating(primary=()), "primary is empty: name at least one"),
         (
             isolating(namespaces=("pay/(.*",)),
-            "namespaces: 'pay/(.*' is no regular expression (in RE2's syntax): missing )",
+            "namespaces: 'pay/(.*' is not a regular expression (in RE2's syntax): missing )",
         ),
         (
             isolating(primary=("*",)),
-            "primary: '*' is no regular expression (in RE2's syntax): no argument for repetition",
+            "primary: '*' is not a regular expression (in RE2's syntax): no argument for repetition",
         ),
-        (isolating(secondary=("a{99999999999}",)), "secondary: 'a{99999999999}' is no regular expression"),
+        (isolating(secondary=("a{99999999999}",)), "secondary: 'a{99999999999}' is not a regular expression"),
         (isolating(secondary=("",)), "secondary: a pattern has 1 to"),
         (isolating(primary=("a" * (PATTERN_CHARACTERS + 1),)), "primary: a pattern has 1 to"),
         (isolating(primary=("a",) * 1001), "primary has 1001 patterns"),
@@ -78,14 +78,14 @@ def isolating(**changed: Any) -> IsolationPolicy:
         (FailureDomain(brokers=("a",)), "brokers: 'a' is not a broker's name; write host:port"),
         (NamespacePolicy(weight=0), "weight is 0: it must be a number above 0"),
         (NamespacePolicy(weight=float("inf")), "weight is inf"),
-        (NamespacePolicy(anti_affinity_group="a b"), "anti_affinity_group: 'a b' is no name"),
+        (NamespacePolicy(anti_affinity_group="a b"), "anti_affinity_group: 'a b' is not a valid name"),
         (NamespacePolicy(settings={"colour": "red"}), "'colour' does not exist; here may be set: bundle_rest_s"),
         (NamespacePolicy(settings={"balancing_interval_s": 3}), "'balancing_interval_s' holds for the whole cluster"),
         (NamespacePolicy(settings={"bundle_rest_s": -1}), "settings.bundle_rest_s: Input should be greater"),
         (NamespacePolicy(settings={"bundle_rest_s": "7"}), "settings.bundle_rest_s: '7' is of another type"),
         (NamespacePolicy(settings={"split": 1}), "settings.split: 1 is of another type"),
         (NamespacePolicy(settings={"split_hits": True}), "settings.split_hits: True is of another type"),
-        (NamespacePolicy(settings={"split_hits": 1.5}), "settings.split_hits: 1.5 is no whole number"),
+        (NamespacePolicy(settings={"split_hits": 1.5}), "settings.split_hits: 1.5 is not a whole number"),
         (
             NamespacePolicy(settings={"split_algorithm": "luck"}),
             "there is no 'luck' for automatic splits; there are",
@@ -229,9 +229,7 @@ def test_without_an_isolation_policy_somebody_may_be_left_without_any_broker():
         }
     )
     found = check_deletion(Kind.ISOLATION, "pay", others, KNOWN)
-    assert found.refused == (
-        "without isolation policy 'pay' nobody may own shop/x: every broker is reserved by another",
-    )
+    assert found.refused == ("without isolation policy 'pay' no broker may own shop/x: each is reserved by another",)
     assert check_deletion(Kind.ISOLATION, "all", others, KNOWN) == Findings()
 
 
@@ -241,7 +239,7 @@ def test_a_drain_that_leaves_an_isolated_namespace_nowhere_is_refused():
     assert found.refused == ("drain of a:1: isolation policy 'pay' has no other broker that takes bundles",)
     others = Policies(isolation={"pay": IsolationPolicy(namespaces=("pay/.*",), primary=("b:1", "c:1"))})
     found = checked(Kind.BROKER, "a:1", BrokerPolicy(drain=True), others)
-    assert found.refused == ("drain of a:1: no other broker is shared, so that nobody may own shop/x",)
+    assert found.refused == ("drain of a:1: no other broker is shared, so that no broker may own shop/x",)
     assert checked(Kind.BROKER, "b:1", BrokerPolicy(drain=True), others).refused == ()
     already = Policies(isolation=others.isolation, brokers={"a:1": BrokerPolicy(drain=True)})
     assert checked(Kind.BROKER, "a:1", BrokerPolicy(drain=True, max_bundles=3), already).refused == ()
@@ -262,7 +260,7 @@ def test_two_isolations_of_one_namespace_must_have_a_primary_in_common():
 
 def test_an_isolation_must_leave_brokers_for_the_namespaces_under_none():
     found = checked(Kind.ISOLATION, "pay", isolating(primary=(".*",)))
-    assert found.refused == ("isolation policy 'pay' leaves no shared broker, so that nobody may own shop/x",)
+    assert found.refused == ("isolation policy 'pay' leaves no shared broker, so that no broker may own shop/x",)
     assert checked(Kind.ISOLATION, "pay", isolating(namespaces=(".*",), primary=(".*",))).refused == ()
 
 
