@@ -1,6 +1,6 @@
 """Which cluster a broker, a service and a client belong to, so that no request reaches another one.
 
-Addresses are used again: where a broker died, one of another cluster may start. So every answer of a broker has the
+Addresses are reused: where a broker died, one of another cluster may start. So every answer of a broker has the
 header `Loadmanager-Cluster`, `NAME/IDENTITY/GENERATION` of its log, and a client sends it with its requests. The
 identity is random, made with the log. A cluster that was moved to a new log has a new identity, the same name and a
 higher generation.
@@ -82,7 +82,7 @@ class Pin:
     def check(self, headers: Mapping[str, str], said_by: str) -> ClusterIdentity | None:
         """Check an answer. Returns the cluster that it names. Raises AnotherCluster, which names both.
 
-        An answer without the header passes: it is that of a service that does not know of it, or of an earlier release.
+        An answer without the header passes: its service does not know the header, or is of an earlier release.
         """
         text = headers.get(CLUSTER_HEADER)
         if text is None:

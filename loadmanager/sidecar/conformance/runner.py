@@ -51,7 +51,7 @@ class Result:
 
 
 CHECK_S = 120.0
-"""The longest time of one check, beside the start of the service."""
+"""The longest time of one check, without the start of the service."""
 
 
 async def conform(

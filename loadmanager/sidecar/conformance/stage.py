@@ -71,7 +71,7 @@ class Service:
         return shown.decode(errors="replace").strip()
 
     def pause(self) -> None:
-        """Stop all its processes (SIGSTOP): they run no instruction more."""
+        """Stop all its processes (SIGSTOP): they run no further instruction."""
         os.killpg(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -138,7 +138,7 @@ class Answer:
         return 400 <= self.status < 500
 
     def json(self) -> Any:
-        """The body; None if it is no JSON."""
+        """The body; None if it is not JSON."""
         with suppress(ValueError):
             return json.loads(self.body)
         return None
@@ -344,7 +344,7 @@ class Stage:
         return self._service
 
     async def start(self) -> None:
-        """Start the process anew, without waiting for what it does."""
+        """Start the process again, without waiting for what it does."""
         await self.end_service()
         self.script.forget()
         where = {"LOADMANAGER_SIDECAR": self.gate.url, "LOADMANAGER_SIDECAR_SECRET_FILE": str(self._file)}

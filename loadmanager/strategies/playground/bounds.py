@@ -23,7 +23,7 @@ from loadmanager.strategies.playground.scenario import CPU, Scenario
 IDLE = 0.05
 """Below this usage no broker counts as too full, however empty the others are: nothing is gained there."""
 BESIDE = 0.01
-"""The usage that a broker may have in addition to load that nobody can take from it."""
+"""The usage that a broker may have in addition to load that no broker can take from it."""
 
 
 class Ruler(msgspec.Struct, frozen=True, eq=False):
@@ -111,7 +111,7 @@ def load_that_had_to_move(
 
 
 GRACE_ROUNDS = 10
-"""In these first rounds nobody needs to have balanced anything."""
+"""In these first rounds a strategy need not have balanced anything."""
 SAMPLES = 12
 
 

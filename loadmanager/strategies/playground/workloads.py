@@ -292,7 +292,7 @@ USAGE = 0.35
 
 
 def recorded(path: Path, size: Size, rng: np.random.Generator) -> Scenario:
-    """The whole trace, in `size.rounds` rounds. Raises Invalid, which names the line, if the file is no trace."""
+    """The whole trace, in `size.rounds` rounds. Raises Invalid, which names the line, if the file is malformed."""
     lines = list(_lines(path))
     first_s, last_s = lines[0][0], lines[-1][0]
     times = sorted({time_s for time_s, _, _ in lines})
@@ -386,5 +386,5 @@ def make(name: str, size: Size, seed: int, trace: Path | None = None) -> Scenari
             raise Invalid("the workload trace needs a file: give it with --trace")
         return recorded(trace, size, rng)
     if name not in WORKLOADS:
-        raise Invalid(f"{name!r} is no workload; choose from {', '.join(WORKLOADS)}, or give a file with --trace")
+        raise Invalid(f"{name!r} is not a workload; choose from {', '.join(WORKLOADS)}, or give a file with --trace")
     return WORKLOADS[name](size, rng)

@@ -1,7 +1,7 @@
 """Decides which cold neighbours an owner merges, and why not the others. Pure; the memory goes in and out.
 
 The neighbours belong to one owner, touch, are under the same policies, and together stay below `merge_below_percent` of
-every split limit; each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
+every split limit. Each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
 whatever the load does:
 
 * A merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %).
