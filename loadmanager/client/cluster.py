@@ -60,7 +60,7 @@ def check_request(own: ClusterIdentity | None, text: str | None) -> None:
 class Pin:
     """The one cluster of a client: the given one, or the first whose broker answers.
 
-    Brokers tell the client when its cluster goes on in a later log. Services only have to be of the same cluster.
+    Brokers tell the client when its cluster continues in a later log. Services only have to be of the same cluster.
     """
 
     def __init__(self, cluster: str = "") -> None:

@@ -4,7 +4,7 @@ It caches routes by bundle. After a hint in an answer (`Moved`), an unanswered r
 key up again, at any broker, with jittered pauses. It ends when the caller's budget is spent. A request may be sent more
 than once: give it an id by which the service recognizes it (as `loadmanager/demo/counter` does), or retry only
 idempotent requests. Its `Directory` starts with the URLs that it is given and learns the others from the answers. It
-asks any broker over its admin interface who serves a key, skips one that fails, and remembers nothing about keys.
+asks any broker over its admin interface where a key is served, skips one that fails, and remembers nothing about keys.
 """
 
 from __future__ import annotations

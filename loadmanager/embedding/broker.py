@@ -207,7 +207,7 @@ class Broker(Embedded):
     async def left(self, claim: Claim) -> Moved | NotServing:
         """For long connections: wait until the bundle of an admitted claim leaves; returns where the client should go.
 
-        A `release` that waits in `quiesce` goes on once the connection has ended. A split ends the claim, too.
+        A `release` that waits in `quiesce` continues once the connection has ended. A split ends the claim, too.
         """
         return await self.gate.left(claim)
 

@@ -403,7 +403,7 @@ class Load(BaseSettings):
     load_top_bundles: int = live(
         25,
         "bundles in a TopBundlesLoadData report",
-        "with Pulsar's 10, all of them may be resting after a restart",
+        "with Pulsar's 10 per report, all may be resting after a restart",
         pulsar="loadBalancerMaxNumberOfBundlesInBundleLoadReport",
         ge=1,
     )
@@ -849,7 +849,7 @@ class Settings(
         if self.takes_tokens and not self.token_audience:
             raise ValueError("token_audience must not be empty: a token for any other service would do here")
         if self.authentication and not self.superuser_names:
-            raise ValueError("superusers is empty: name at least one, who writes the first access policy")
+            raise ValueError("superusers is empty: name at least one, to write the first access policy")
         if "*" in self.superuser_names:
             raise ValueError("superusers must be names; to allow everyone (*), write an access policy")
         if self.superuser_names and not self.authentication:

@@ -179,7 +179,7 @@ class SettingsApplier:
         found, last = self._found(plan.id, change, held)
         if found is Found.UNTOUCHED:
             reason = f"advice {plan.id}: {plan.reason}"[:REASON]
-            with suppress(Conflict):  # another change was faster: the history, which is read again now, says who
+            with suppress(Conflict):  # another change came first: the history, which is read again now, says whose
                 await self._live.set(change.name, change.to, seen=held.version, author=_author(plan.id), reason=reason)
             found, last = self._found(plan.id, change, held)
         return found, last
@@ -397,7 +397,7 @@ class MovesApplier:
         return Waits(f"its moves: {summary(self._store.progress(plan))}")
 
     def changed_since(self, plan: Plan) -> str:  # noqa: ARG002 - see the contract
-        """Always empty: later moves of the bundles for balance are no objection."""
+        """Always empty: later moves of the bundles for balance are allowed."""
         return ""
 
     async def undo(self, plan: Plan) -> Done | Waits:

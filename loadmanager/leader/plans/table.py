@@ -4,7 +4,7 @@ Theory of operation. A plan is proposed by an operator, by the leader if the set
 job of the load history, whose advice it then carries. It is approved. Then an operator runs it, or the leader if it has
 advice. The leader makes its changes and records how it ended. A promised effect is measured, and undone if it did harm.
 
-Each step is a compare-and-set on the plan's document, so if two act at once, one is told what the other did. Each act
+Each step is a compare-and-set on the plan's document, so if two act at once, one learns what the other did. Each act
 is a compare-and-set on the changed object (a setting's version, a bundle's revision), so a new leader can safely repeat
 it. A leader keeps nothing about a plan in memory that the next leader would miss. Invariants:
 docs/decisions/0031-one-life-of-a-plan.md.
@@ -101,7 +101,7 @@ def all_went_well(plan: Plan, facts: Facts) -> bool:
 
 
 def something_went_wrong(plan: Plan, facts: Facts) -> bool:
-    """Each move is over, and one failed (but for advice) or none was made."""
+    """Each move is over, and one failed (except in advice) or none was made."""
     return _all_settled(facts) and not all_went_well(plan, facts) and not its_effect_is_promised(plan, facts)
 
 

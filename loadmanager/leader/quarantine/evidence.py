@@ -2,7 +2,7 @@
 
 A broker is *lost* when the leader revokes its bundles as orphans, calls off a transfer to it, or reports its end in a
 no-op. Each loss counts against the bundles that this broker had acquired within `quarantine_window_s`, and ends the
-evidence against all others. So the evidence against a bundle is a *row* of losses: each broker in it was lost soon
+evidence against all others. So the evidence against a bundle is a *row* of losses. Each broker in it was lost soon
 after it acquired this bundle, and meanwhile no broker without the bundle was lost. A holder that releases the bundle,
 or that turns out to be alive, ends the row too.
 
@@ -109,8 +109,8 @@ class Evidence(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"{len(self.deaths)} brokers were lost one after the other, each soon after it got the bundle, and no "
-            f"other, the last one {self.deaths[-1]}; odds {self.odds:.2g} : 1 that the bundle is the cause, it is "
-            f"locked above {LOCKED_ABOVE:,.0f} : 1; before that one "
+            f"other; the last one: {self.deaths[-1]}; odds {self.odds:.2g} : 1 that the bundle is the cause, locked "
+            f"above {LOCKED_ABOVE:,.0f} : 1; lost earlier: "
             f"{', '.join(str(death.broker) for death in self.deaths[:-1])}"
         )
 
@@ -258,7 +258,7 @@ class Quarantine:
 
 
 def drawn(candidates: int) -> str:
-    """The `cause` of a record that gives a bundle to one of so many candidates, drawn at random."""
+    """The `cause` of a record that gives a bundle to one of this many candidates, drawn at random."""
     return f"{DRAWN}{candidates}"
 
 

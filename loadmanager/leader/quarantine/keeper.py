@@ -169,7 +169,7 @@ class Processes:
 class Keeper:
     """A leader's work on the quarantine; run `keep(term)` while a term lasts.
 
-    `draw` chooses a broker at random among those that may take a bundle but for its lock, and says from how many.
+    `draw` chooses a broker at random among those that may take a bundle apart from its lock, and says from how many.
     """
 
     def __init__(

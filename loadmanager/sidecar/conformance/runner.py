@@ -57,7 +57,7 @@ CHECK_S = 120.0
 async def conform(
     options: Options, serve: Serve, checks: Sequence[Check], skip: Collection[str] = ()
 ) -> AsyncGenerator[Result]:
-    """Run the checks, and give each result when it is there. Raises OSError if there is no such command."""
+    """Run the checks, and yield each result as soon as it is known. Raises OSError if there is no such command."""
     with tempfile.TemporaryDirectory(prefix="loadmanager-") as folder:
         async with Stage(options, serve, Path(folder)) as stage:
             why = ""
