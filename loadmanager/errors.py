@@ -5,7 +5,7 @@ LoadManagerError
 │   └── MissingExtra   it needs packages that are not installed
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
 ├── Forbidden      the caller may not do this                              (REST 403)
-│   └── NotKnown       who the caller is could not be told: no token, or none that can be checked now (REST 401)
+│   └── NotKnown       the caller is not known: no token, or none that can be checked now (REST 401)
 ├── Conflict       it exists, but its state does not allow this            (REST 409)
 ├── Gone           it was there once, and is not kept any more             (REST 410)
 └── Unavailable    not now: nothing was changed, or the outcome is unknown (REST 503, Retry-After)
@@ -43,7 +43,7 @@ class Forbidden(LoadManagerError):
 
 
 class NotKnown(Forbidden):
-    """Who the caller is could not be told. It may be right later: a new token, or keys that can be read again."""
+    """The caller could not be identified. A later try may succeed, with a new token or once the keys can be read."""
 
 
 class Conflict(LoadManagerError):
@@ -51,7 +51,7 @@ class Conflict(LoadManagerError):
 
 
 class VersionConflict(Conflict):
-    """The thing has another version than the one that was to be changed: somebody was faster."""
+    """The thing has another version than the one to be changed: another change came first."""
 
 
 class Gone(LoadManagerError):

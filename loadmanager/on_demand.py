@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that nobody pays for what they do not use."""
+"""Names of a package that are imported when they are first used, so that unused names cost nothing."""
 
 from __future__ import annotations
 

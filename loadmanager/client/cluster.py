@@ -1,6 +1,6 @@
 """Which cluster a broker, a service and a client belong to, so that no request reaches another one.
 
-Addresses are used again: where a broker died, one of another cluster may start. So every answer of a broker has the
+Addresses are reused: where a broker died, one of another cluster may start. So every answer of a broker has the
 header `Loadmanager-Cluster`, `NAME/IDENTITY/GENERATION` of its log, and a client sends it with its requests. The
 identity is random, made with the log. A cluster that was moved to a new log has a new identity, the same name and a
 higher generation.
@@ -60,7 +60,7 @@ def check_request(own: ClusterIdentity | None, text: str | None) -> None:
 class Pin:
     """The one cluster of a client: the given one, or the first whose broker answers.
 
-    Brokers tell the client when its cluster goes on in a later log. Services only have to be of the same cluster.
+    Brokers tell the client when its cluster continues in a later log. Services only have to be of the same cluster.
     """
 
     def __init__(self, cluster: str = "") -> None:
@@ -82,7 +82,7 @@ class Pin:
     def check(self, headers: Mapping[str, str], said_by: str) -> ClusterIdentity | None:
         """Check an answer. Returns the cluster that it names. Raises AnotherCluster, which names both.
 
-        An answer without the header passes: it is that of a service that does not know of it, or of an earlier release.
+        An answer without the header passes: its service does not know the header, or is of an earlier release.
         """
         text = headers.get(CLUSTER_HEADER)
         if text is None:

@@ -21,7 +21,7 @@ from loadmanager.errors import Forbidden, Invalid
 
 PREFIX = "LOADMANAGER_"
 LOOK_S = 1.0
-"""A token's file is looked at for a newer token at most so often."""
+"""The shortest time between two looks for a newer token in its file."""
 
 
 class Credentials:
@@ -54,7 +54,7 @@ class Credentials:
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """`LOADMANAGER_TOKEN` or `_TOKEN_FILE`, `_CA`, `_CLIENT_CERTIFICATE`, `_CLIENT_KEY`. Raises Invalid.
 
-        `LOADMANAGER_INSECURE=true` permits to send a token without TLS.
+        `LOADMANAGER_INSECURE=true` permits sending a token without TLS.
         """
 
         def given(name: str) -> str:
@@ -91,7 +91,7 @@ class Credentials:
                     context.load_cert_chain(self._certificate, self._key or None, password=_no_password)
             except (OSError, ValueError) as error:
                 files = ", ".join(file for file in (self._ca, self._certificate, self._key) if file)
-                raise Invalid(f"{files}: no PEM files that can be used: {_why(error)}") from None
+                raise Invalid(f"{files}: not usable as PEM files: {_why(error)}") from None
             self._context = context
         return self._context
 
@@ -115,10 +115,10 @@ class Credentials:
 
 
 def check_private(path: Path, mode: int) -> None:
-    """Raises Invalid for a secret's file that everybody on the machine may read or write."""
+    """Raises Invalid for a secret's file that every user of the machine may read or write."""
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise Invalid(
-            f"{path}: everybody on this machine may read or write it: chmod 600 {path} (a secret that Kubernetes "
+            f"{path}: every user of this machine may read or write it: chmod 600 {path} (a secret that Kubernetes "
             "mounts: defaultMode: 0440, and fsGroup)"
         )
 

@@ -7,7 +7,7 @@ half):
   owner's advertised name), `urls` (its registered URLs, by protocol), and `bundle` if known: nothing was done, ask
   the owner.
 * **503 Service Unavailable** with `Retry-After` (seconds) and `"type": "urn:loadmanager:not-serving"`: nothing was
-  done, nobody serves this key at the moment, look it up again.
+  done, no broker serves this key at the moment, look it up again.
 * **421** with `"type": "urn:loadmanager:another-cluster"`: nothing was done, the request is for another cluster. Look
   the key up again.
 * A request has `Loadmanager-Cluster`, the cluster of its client, and the answers above have that of the service.
@@ -48,7 +48,7 @@ class Moved(LoadManagerError):
 
 
 class NotServing(Unavailable):
-    """Nobody serves this key at the moment, as far as is known here: look it up again after `retry_after_s`."""
+    """No broker serves this key now, as far as is known here. Look it up again after `retry_after_s`."""
 
     cluster = ""
     """The cluster of the broker that says so, as `Loadmanager-Cluster`."""
@@ -107,7 +107,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | No
 
 
 def error_detail(body: bytes) -> str:
-    """The text of a problem of any type; "" if the body is no problem."""
+    """The text of a problem of any type; "" if the body is not a problem document."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.MsgspecError:
@@ -116,7 +116,7 @@ def error_detail(body: bytes) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """The Retry-After of an answer in seconds; 1 if it is missing or no number."""
+    """The Retry-After of an answer in seconds; 1 if it is missing or not a number."""
     try:
         return max(0.0, float(headers.get("Retry-After", "1")))
     except ValueError:

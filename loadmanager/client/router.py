@@ -1,10 +1,10 @@
 """The client-side router: sends each request to the owner of its key, so that callers see latency, not errors.
 
 It caches routes by bundle. After a hint in an answer (`Moved`), an unanswered request or a `NotServing` it looks the
-key up again, at any broker, with jittered pauses, until the caller's budget is spent. So a request may be sent more
+key up again, at any broker, with jittered pauses. It ends when the caller's budget is spent. A request may be sent more
 than once: give it an id by which the service recognizes it (as `loadmanager/demo/counter` does), or retry only
 idempotent requests. Its `Directory` starts with the URLs that it is given and learns the others from the answers. It
-asks any broker over its admin interface who serves a key, skips one that fails, and remembers nothing about keys.
+asks any broker over its admin interface where a key is served, skips one that fails, and remembers nothing about keys.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Token
 
 REST_S = 1.0
-"""How long a broker that failed is asked last."""
+"""For this time after a failure, a broker is asked after the others."""
 
 FAILURES_KEPT = 5
 """A learned URL that fails this often in a row is forgotten; given URLs never are."""
 
 URLS_KEPT = 256
 FIRST_S = 1.0
-"""How long the given brokers have, all together, to say at the first lookup which cluster is theirs."""
+"""How long the given brokers have, in all, to tell their cluster at the first lookup."""
 
 _SLACK_S = 1.0
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Directory:
         self._session = session
         self._credentials = credentials or Credentials()
         self._confirmed: set[str] = set()
-        """URLs that said which cluster is theirs since they last failed: credentials may go there."""
+        """URLs that told their cluster since they last failed. Credentials may go there."""
         self._turn = itertools.count()
 
     @property
@@ -114,7 +114,7 @@ class Directory:
     async def headers(self, url: str, credentials: Credentials) -> dict[str, str]:
         """The headers for a request to the admin interface at `url`: the cluster and the credentials.
 
-        Before credentials go to an address, it says without them which cluster is its own; again when it has failed.
+        Before credentials go to an address, it tells its cluster without them; after a failure it must do so again.
         Raises AnotherCluster, Forbidden (as `Credentials.headers`), and the errors of a request.
         """
         shown = credentials.headers(url)
@@ -133,8 +133,8 @@ class Directory:
     async def locate(self, topic: str, timeout_s: float) -> Route:
         """The owner, according to the first broker that answers; each may defer its answer for up to `timeout_s`.
 
-        Raises NotFound (no broker that answered knows the namespace), Forbidden (they refuse this client), Unavailable
-        (no owner, no answer, or only of other clusters), Conflict (it is not clear which cluster is meant).
+        Raises NotFound (no broker that answered knows the namespace) and Forbidden (they refuse this client). Raises
+        Unavailable (no owner, no answer, or only other clusters) and Conflict (it is not clear which cluster is meant).
         """
         await self.choose()
         refusal: NotFound | Forbidden | None = None
@@ -162,7 +162,7 @@ class Directory:
         raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
 
     async def choose(self) -> None:
-        """Make sure that it is decided which cluster is meant. Raises Conflict if it is not clear."""
+        """Decide which cluster is meant, unless that is decided. Raises Conflict if it is not clear."""
         if not self._chosen:
             if self._choosing is None or self._choosing.done():
                 self._choosing = asyncio.create_task(self._choose())
@@ -305,7 +305,7 @@ class BudgetSpent(Unavailable):
 class Router:
     """The router of one process; use `async with`, or `close()` it. `admin_urls` are those of some brokers.
 
-    The router learns the other brokers. It belongs to the event loop on which it is constructed. `credentials` are for
+    The router finds the other brokers. It belongs to the event loop on which it is constructed. `credentials` are for
     lookups (by default those of the environment); a `session` of the caller brings its own TLS. `cluster` is the name
     of the brokers' cluster, or its header (`loadmanager.client.cluster`): brokers of another one are skipped. Without
     it the router keeps to the cluster of most of `admin_urls`.
@@ -354,9 +354,9 @@ class Router:
     async def route(self, topic: str) -> Route:
         """The cached route, or the answer of one lookup, which concurrent callers for one bundle share.
 
-        Raises NotFound (no such namespace), Forbidden (this client may not look it up), Unavailable (nobody serves it
-        now, or no broker of this cluster answers), Conflict (the given brokers are of different clusters, and it is
-        not clear which one is meant), InvalidName.
+        Raises NotFound (no such namespace), Forbidden (this client may not look it up), Unavailable (no broker serves
+        it now, or none of this cluster answers), InvalidName. Raises Conflict if the given brokers are of different
+        clusters, and it is not clear which one is meant.
         """
         while True:
             route = self.routes.cached(topic)
@@ -369,7 +369,7 @@ class Router:
     def _lookup(self, topic: str) -> asyncio.Task[Route]:
         """The lookup in progress for this bundle; while its range is unknown, for this part of the hash space.
 
-        A lookup that has just ended does not count: waiting for it again and again would block the loop for ever.
+        A lookup that has just ended does not count: waiting for it again and again would block the loop forever.
         """
         key = self.routes.span(topic) or _part_of_ring(topic)
         task = self._lookups.get(key)
@@ -382,7 +382,7 @@ class Router:
         if self._lookups.get(key) is task:
             del self._lookups[key]
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: the callers have it, or nobody waits any more
+            task.exception()  # marks it as retrieved: the callers have it, or none waits any more
 
     async def _find(self, topic: str) -> Route:
         self.lookups += 1

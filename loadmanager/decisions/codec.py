@@ -1,8 +1,7 @@
 """Encodes decision records for the log, with their model and the strategy's memory. Pure.
 
 A record is `DR`, the format's version, a CRC-32, then compressed MessagePack. The frame never changes, so that a
-damaged record can be told from a newer one. A record that is too large for a Kafka message omits its model, and says
-so.
+damaged record can be told from a newer one. A record that is too large for a Kafka message omits its model and says so.
 
 A model is columns of bytes, and comes back with the same digest, to the last bit. Bytes of equal significance are put
 side by side before compression: neighbours in a column differ only in their last digits, which saves a third of the
@@ -244,7 +243,7 @@ def _type_of(name: str, home: str) -> Any:
     for part in qualified.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
-        raise BadDecision(f"the strategy's memory of that time, a {name[:100]}, is no type of this release")
+        raise BadDecision(f"the strategy's memory of that time, a {name[:100]}, has a type unknown to this release")
     return found
 
 

@@ -1,5 +1,5 @@
 """`loadmanager demo`: a cluster of real processes under real load that loses brokers, but no request.
 
-`engine.py` plays the script, `script.py` says what happens when, `watch.py` follows the cluster by reading its log,
-`picture.py` and `plain.py` show it, `figures.py` measures. The service is `loadmanager/demo/counter`.
+`engine.py` plays the script on `stage.py`, with each broker a process (`member.py`). `observer.py` follows the cluster
+by reading its log, `screen.py` shows it, `report.py` measures. The service is `loadmanager/demo/counter`.
 """

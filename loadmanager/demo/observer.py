@@ -1,6 +1,6 @@
-"""An onlooker: follows the cluster by reading its log, as every broker does, and writes nothing.
+"""An observer: follows the cluster by reading its log, as every broker does, and writes nothing.
 
-So ownership, moves, their reasons and leaders are those that were accepted, not what a process says of itself. Loads
+So ownership, moves, their reasons and leaders are those that the log accepted, not those that a process claims. Loads
 come from the brokers' reports.
 """
 

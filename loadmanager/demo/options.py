@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def _check_address(option: str, address: str | None, *forms: str) -> None:
     if address is not None and not any(address.startswith(form.partition(":")[0] + ":") for form in forms):
-        raise ValueError(f"{option} {address!r} is no address; write {' or '.join(forms)}")
+        raise ValueError(f"{option} {address!r} is not an address; write {' or '.join(forms)}")
     if address is not None and address.startswith("sqlite:"):
         file_of(address)
     elif address is not None:
@@ -55,7 +55,7 @@ def _check_address(option: str, address: str | None, *forms: str) -> None:
 
 
 def cluster_settings(options: Options, directory: Path) -> dict[str, object]:
-    """The settings that all brokers and the onlooker share; intervals are short, so that there is something to see."""
+    """The settings that all brokers and the observer share; intervals are short, so that there is something to see."""
     run = secrets.token_hex(3)
     capacity = 2 * HEADROOM * options.rate_s / options.brokers  # a request is a message in and one out
     settings: dict[str, object] = {

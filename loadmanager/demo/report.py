@@ -1,8 +1,8 @@
 """The demo afterwards: what it measured, and a timeline as one SVG.
 
-* **gap** of a planned move: from the instant at which the old owner stops serving the bundle (before its `release` hook
-begins) to the instant at which the new one starts (after its `acquire` hook), both taken at the change itself, on the
-one monotonic clock of the machine. Moves from a killed owner have no such instant; they are failovers.
+* **gap** of a planned move: from the instant at which the old owner stops serving the bundle (before its `release`
+  hook) to the instant at which the new one starts (after its `acquire` hook). Both are taken at the change itself, on
+  the machine's one monotonic clock. Moves from a killed owner have no such instant; they are failovers.
 * **failover**: from just before SIGKILL until every bundle that the dead broker held has answered a read of one of its
 counters, asked through a client router like any other.
 * **requests**: counted by the load generator, from the moment at which each was due.

@@ -179,7 +179,7 @@ class Stage:
         self.observer = Observer(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
         self.members: dict[str, Member] = {}
         self.reads: int | None = None
-        """The newest format of records that brokers know that start from now on; None: all."""
+        """The newest format of records known to brokers that start from now on; None: all."""
         self.load = Snapshot()
         self.loads: list[tuple[float, Snapshot]] = []
         """The load generator's figures, with their times."""
@@ -244,11 +244,11 @@ class Stage:
         return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
 
     async def led_by(self) -> Member:
-        """The leader, once there is one. Raises RuntimeError if nobody takes the lead in time."""
+        """The leader, once there is one. Raises RuntimeError if no broker takes the lead in time."""
         try:
             await self.observer.wait_for(lambda: self.leader() is not None, SETTLE_S)
         except TimeoutError:
-            raise RuntimeError("nobody leads: the demo cannot go on") from None
+            raise RuntimeError("no broker leads: the demo cannot go on") from None
         leader = self.leader()
         assert leader is not None
         return leader
@@ -360,7 +360,7 @@ class Stage:
         await self._until_answered(self.observer.bundles(NAMESPACE), READY_S)
 
     async def transfer(self, bundle: Bundle, to: Member) -> bool:
-        """Move a bundle by hand, through the admin interface of some broker; whether it arrived."""
+        """Move a bundle by hand, through the admin interface of some broker. Returns True if it arrived."""
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}/unload"
         asked = next(m for m in self.up() if m is not to)
         session = self.http.router.session

@@ -56,13 +56,13 @@ async def _last_reports(log: Log) -> dict[str, Report]:
 
 
 def judge_clocks(reports: Mapping[str, Report]) -> Iterator[Finding]:
-    """One finding for each clock that is apart from the log's, or one that none is."""
+    """One finding for each clock that differs from the log's, or one if none does."""
     apart = {name: (each.sampled_ms - each.appended_ms) / 1000 for name, each in sorted(reports.items())}
     wrong = {name: ahead_s for name, ahead_s in apart.items() if abs(ahead_s) > APART_S}
     for name, ahead_s in wrong.items():
         way = "ahead of" if ahead_s > 0 else "behind"
         text = f"the clock of {name} was {abs(ahead_s):.0f} s {way} Kafka's at its last load report"
-        advice = f"correct it: within {APART_S:.0f} s is well; brokers a minute apart from others trim nothing"
+        advice = f"correct it: within {APART_S:.0f} s is fine; brokers a minute apart from others trim nothing"
         yield Finding("clocks of brokers", Severity.WARNING, text, advice)
     if apart and not wrong:
         text = f"{len(apart)} within {APART_S:.0f} s of Kafka's, at their last load reports"

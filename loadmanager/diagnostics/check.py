@@ -41,7 +41,7 @@ class Clocks(msgspec.Struct, frozen=True):
 
     boot: bool
     kept: bool | None
-    """Whether something (NTP, the hypervisor) keeps the wall clock right."""
+    """Whether NTP or the hypervisor synchronizes the wall clock."""
     outside: tuple[str, ...] = ()
     """Sources that tell whether this machine was paused: see `docs/clocks.md`."""
 
@@ -181,7 +181,7 @@ async def _audited(name: str, audit: Auditor, timeout_s: float) -> list[Finding]
         advice = "check that it runs and is reachable from here, then run the check again"
         found.append(Finding(name, Severity.ERROR, f"no answer within {timeout_s:g} s", advice))
     except (StateChannelError, OSError, ValueError) as error:
-        advice = "correct that, then run the check again: it could look at nothing more"
+        advice = "correct that, then run the check again: it could check nothing else"
         found.append(Finding(name, Severity.ERROR, " ".join(str(error).split()), advice))
     return found
 

@@ -3,9 +3,13 @@
 Errors quote what strangers sent, and `re` holds the interpreter's lock: every pattern takes linear time, as
 tests/test_repetition.py checks.
 
-It rather hides too much than too little: everything that is passed to the clients of Kafka and ZooKeeper, every value
-of `properties` (people write what they like there), the user and the query in a URL, every value behind a name that
-sounds like a secret, and every value that the caller knows to be one.
+It hides too much rather than too little:
+
+* everything that is passed to the clients of Kafka and ZooKeeper;
+* every value of `properties`, which may be anything;
+* the user and the query in a URL;
+* every value with a name that sounds like a secret;
+* every value that the caller knows to be one.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _SECRET = (
     r"|auth[._-]?data|authorization|bearer|jaas|sasl\.|oauth)"
 )
 SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
-"""Is found in names that sound like a secret."""
+"""Matches names that sound like a secret."""
 
 _VALUE = r"""[\[({][^\n]*+|"(?:\\(?s:.)?|[^"\\])*+"?|'(?:\\(?s:.)?|[^'\\])*+'?|\S++"""
 _BEHIND_A_NAME = re.compile(
@@ -111,7 +115,7 @@ def _hide_user(found: re.Match[str]) -> str:
 def secrets_in(*mappings: Mapping[str, str]) -> frozenset[str]:
     """Every value of settings that are passed to a client, because we cannot know which are secret.
 
-    Commonplace values (`SASL_SSL`, numbers, `true`) are left out: they are no secrets and would hide other things.
+    Commonplace values (`SASL_SSL`, numbers, `true`) stay: they are not secrets, and would hide other things.
     """
     values = {value for mapping in mappings for value in mapping.values()}
     parts = {part for value in values for part in re.split(r"""[\s"',:;\[\](){}=]+""", value)}

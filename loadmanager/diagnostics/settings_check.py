@@ -19,7 +19,7 @@ LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 def check_settings(settings: Settings) -> list[Finding]:
-    """What an expert would say about these settings."""
+    """Findings about these settings."""
     return [
         *_sessions(settings),
         *_failover(settings),
@@ -105,7 +105,7 @@ def _stores(s: Settings) -> Iterator[Finding]:
         advice = "SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
         yield Finding("settings: stores", Severity.WARNING, found, advice)
     if s.insecure:
-        open_to_all = "" if s.authentication else "anybody may do anything; "
+        open_to_all = "" if s.authentication else "anyone may do anything; "
         advice = f"{open_to_all}set up TLS and authentication (docs/security.md), or let only trusted machines reach it"
         yield Finding("settings: endpoints", Severity.WARNING, "insecure=true", advice)
 

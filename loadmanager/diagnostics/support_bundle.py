@@ -191,7 +191,7 @@ class Collector:
         try:
             self._keep(name, text)
         except ValueError:
-            self.collected.note_missing(name, "the answer is no JSON")
+            self.collected.note_missing(name, "the answer is not JSON")
         return True
 
     def _keep(self, name: str, text: str) -> None:

@@ -207,12 +207,12 @@ class Broker(Embedded):
     async def left(self, claim: Claim) -> Moved | NotServing:
         """For long connections: wait until the bundle of an admitted claim leaves; returns where the client should go.
 
-        A `release` that waits in `quiesce` goes on once the connection has ended. A split ends the claim, too.
+        A `release` that waits in `quiesce` continues once the connection has ended. A split ends the claim, too.
         """
         return await self.gate.left(claim)
 
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
-        """For `release`: wait until no admitted request of the bundle is in progress; whether none is.
+        """For `release`: wait until no admitted request of the bundle is in progress. Returns True if none is.
 
         Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
         """
@@ -223,7 +223,7 @@ class Broker(Embedded):
     # --- the cluster
 
     async def locate(self, topic: str, timeout_s: float | None = None) -> Located:
-        """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
+        """Where the key is served; assigns its bundle if it has no owner. Raises NotFound, Unavailable, InvalidName."""
         return await self.ask(self._locating(topic, timeout_s))
 
     async def drain(self, timeout_s: float | None = None) -> DrainProgress:
@@ -298,7 +298,7 @@ class SyncBroker(Embedded):
         with leaving_on_signal(threading.Thread(target=self.stop, name="loadmanager-leaving").start):
             if ready is not None:
                 ready()
-            # Python handles a signal between two of its instructions: an endless wait could delay it for ever.
+            # Python handles a signal between two of its instructions: one endless wait could delay it forever.
             while not wait((self._control.ended,), HEEDED_WITHIN_S).done:
                 pass
             self._control.ended.result()
@@ -311,7 +311,7 @@ class SyncBroker(Embedded):
         return self.gate.left_blocking(claim, timeout_s)
 
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
-        """For `release`: block until no admitted request of the bundle is in progress; whether none is.
+        """For `release`: block until no admitted request of the bundle is in progress. Returns True if none is.
 
         Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
         """
@@ -320,7 +320,7 @@ class SyncBroker(Embedded):
         return self.gate.quiesce_blocking(bundle, timeout_s)
 
     def locate(self, topic: str, timeout_s: float | None = None) -> Located:
-        """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
+        """Where the key is served; assigns its bundle if it has no owner. Raises NotFound, Unavailable, InvalidName."""
         return self.ask(self._locating(topic, timeout_s))
 
     def drain(self, timeout_s: float | None = None) -> DrainProgress:

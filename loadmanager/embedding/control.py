@@ -1,7 +1,7 @@
 """The control plane of an embedded broker: a `Node` on a thread and event loop of its own, its endpoint on another one.
 
-This thread writes the proofs. It runs no code of the service and reads nothing from clients, so that neither a service
-that blocks its loop or computes for seconds, nor a client of the endpoint, can let proofs expire. All methods may be
+This thread writes the proofs. It runs no code of the service and reads nothing from clients. So proofs do not expire
+because a service blocks its loop or computes for seconds, or because of a client of the endpoint. All methods may be
 called from any other thread. A service without state is given a `StatelessHost`.
 """
 
@@ -167,7 +167,7 @@ class Control:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._main())
-        except BaseException as failure:  # noqa: BLE001 - whoever waits for the end gets it
+        except BaseException as failure:  # noqa: BLE001 - the caller that waits for the end gets it
             error = first_cause(failure)
         if self._gate is not None:
             self._gate.close()

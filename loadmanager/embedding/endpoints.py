@@ -2,7 +2,7 @@
 
 An endpoint is `attach(handover, listening) -> async context manager`, registered in the entry point group
 `loadmanager.endpoints`. It serves HTTP on the listening socket while the context is open. It has a thread and an event
-loop of its own, so that nothing from clients is read on the loop that renews proofs; `handover.py` says what it may
+loop of its own, so that nothing from clients is read on the loop that renews proofs. `handover.py` says what it may
 read of the node, and how it asks for the rest. It opens before the node has started (see `node.ready`) and closes after
 the node has left. Without any endpoint the socket still accepts connections and closes them, because other brokers
 probe this port to see whether the process is alive.
@@ -124,7 +124,7 @@ class _EndpointThread:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - whoever opens it gets it
+        except BaseException as error:  # noqa: BLE001 - the caller of `open` gets it
             if not self._opened.done():
                 self._opened.set_exception(error)
             else:
@@ -170,9 +170,9 @@ def parse_address(address: str) -> tuple[str, int]:
     """Host (IPv6 without brackets) and port of `host:port`. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{address!r} is no address; write host:port")
+        raise ValueError(f"{address!r} is not an address; write host:port")
     if int(port) > MAX_PORT:
-        raise ValueError(f"{address!r} is no address: a port is a number from 0 to {MAX_PORT}")
+        raise ValueError(f"{address!r} is not an address: the port must be a number from 0 to {MAX_PORT}")
     return host.strip("[]"), int(port)
 
 

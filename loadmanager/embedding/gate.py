@@ -1,10 +1,10 @@
 """The gate for requests: admits a request while its bundle is served here, and counts it until it ends.
 
 A request is counted *before* the gate asks whether we serve the bundle, and serving ends before `release` begins. So
-once `quiesce` has seen no request in progress, none can start any more. The gate also decides about a request for
+once `quiesce` has seen no request in progress, none can start. The gate also decides about a request for
 another broker: it waits while its bundle is on its way here, or gets `Moved` to the present or next owner.
 
-A `Bell` wakes those that wait for a bundle, across threads and loops and without polling. A woken waiter looks again by
+A `Bell` wakes the waiters for a bundle, across threads and loops and without polling. A woken waiter looks again by
 itself. A waiter first starts to listen, then looks, then waits; so it misses nothing that happens in between.
 """
 
@@ -52,12 +52,12 @@ class Bell:
             self.ring(bundle)
 
     def future(self, bundle: Bundle) -> asyncio.Future[None]:
-        """A future of the running loop, done at the next ring. Cancel it when you need it no more."""
+        """A future of the running loop, done at the next ring. Cancel it when you no longer need it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed, and no caller waits any more
                 loop.call_soon_threadsafe(_finish, future)
 
         self._hear(bundle, wake)
@@ -172,7 +172,7 @@ class Gate:
         return self._admitted.copy()
 
     async def quiesce(self, bundle: Bundle, timeout_s: float) -> bool:
-        """Wait until no request of the bundle is in progress; whether none was in time."""
+        """Wait until no request of the bundle is in progress. Returns True if that was in time."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             idle = self._idle.future(bundle)

@@ -1,8 +1,8 @@
 """Hands work from a broker's endpoints to its control loop, and results back: two threads, with bounded queues.
 
-An endpoint may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. For all
-else it asks the control loop. However much is handed over, it wakes that loop once and begins little by little, so that
-proofs are renewed in between.
+An endpoint may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. For
+everything else it asks the control loop. Any amount of work wakes that loop only once and begins in small portions, so
+that proofs are renewed in between.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class _Asked(Generic[T]):
         self.answer = answer
         self.light = light
         self.context = copy_context()
-        """What the request's log lines say of it; the loop runs its tasks in the context of whoever woke it."""
+        """The context of the request's log lines; the loop would run its tasks in that of the call that woke it."""
         self.task: asyncio.Task[Any] | None = None
         self.told = False
         self.unwanted = False
 
     def give_up(self) -> None:
-        """On the control loop: cancel it, since nobody waits for it any more."""
+        """On the control loop: cancel it, since no caller waits for it any more."""
         self.unwanted = True
         if self.task is not None:
             self.task.cancel()
@@ -93,7 +93,7 @@ class Handover:
     async def ask(self, work: Callable[[], Awaitable[T]], *, light: bool = False, first: bool = False) -> T:
         """Run `work()` on the control loop; returns or raises as it does. Cancelling the call cancels the work.
 
-        `light`: it takes a fraction of a millisecond. `first`: it goes before all that wait, even if there is no room.
+        `light`: it takes a fraction of a millisecond. `first`: it goes before all waiting requests, even without room.
         Raises Unavailable if too many requests wait, the control loop does not turn, or this broker leaves.
         """
         if self._closed:
@@ -206,13 +206,13 @@ class Handover:
         """Run the work and reply at once: a task's callback would come one turn of the loop later."""
         try:
             result = await asked.work()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             self._reply(asked, None, error)
         else:
             self._reply(asked, result, None)
 
     def _done(self, asked: _Asked[Any], task: asyncio.Task[Any]) -> None:
-        """Reply also for a cancelled task, perhaps one that had not begun: we close, or nobody waits any more."""
+        """Reply also for a cancelled task, perhaps one that had not begun: we close, or no caller waits any more."""
         if not asked.told:
             self._reply(asked, None, Unavailable(LEAVING))
         self._forget(task)
@@ -223,7 +223,7 @@ class Handover:
         self._outbox.append((asked.answer, result, error))
         if not self._telling:
             self._telling = True
-            with suppress(RuntimeError):  # the endpoints have closed: nobody waits any more
+            with suppress(RuntimeError):  # the endpoints have closed: no caller waits any more
                 self._endpoints.call_soon_threadsafe(self._tell)
 
     async def _pump(self, source: Callable[[], AsyncGenerator[T, None]]) -> _Pump[T]:
@@ -233,7 +233,7 @@ class Handover:
         return pump
 
     def _stop(self, pump: _Pump[Any]) -> None:
-        """Stop a pump that nobody reads any more."""
+        """Stop a pump that is not read any more."""
         pump.task.cancel()
         self._pumps.discard(pump)
         self._less.set()

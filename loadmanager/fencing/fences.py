@@ -76,13 +76,13 @@ def driver(module: str, extra: str) -> Any:
 class Fences:
     """The statements of one table of fences.
 
-    `shared` locks the row that a SELECT returns: nobody deletes it until the transaction ends. `alone` keeps others
+    `shared` locks the row that a SELECT returns: it cannot be deleted until the transaction ends. `alone` keeps others
     from raising fences of a namespace meanwhile. A database that runs one write transaction at a time needs neither.
     """
 
     def __init__(self, table: str, *, shared: str = "", alone: str = "") -> None:
         if not _TABLE.fullmatch(table):
-            raise ValueError(f"{table!r} is no name of a table; write letters, digits and _, or schema.table")
+            raise ValueError(f"{table!r} is not a valid table name; write letters, digits and _, or schema.table")
         self.schema = (
             f"CREATE TABLE IF NOT EXISTS {table} (namespace TEXT NOT NULL, lo BIGINT NOT NULL, hi BIGINT NOT NULL, "
             "token TEXT NOT NULL, PRIMARY KEY (namespace, lo))"

@@ -1,9 +1,9 @@
 """Fences and the service's own tables in PostgreSQL, with psycopg 3: `PostgresStore`, `AsyncPostgresStore`.
 
 A write locks the fence at its key (FOR SHARE) until it commits, and a new owner that raises this fence waits for that.
-A former owner that hangs within a transaction would block its successor. So for `idle_timeout_s` the server lets a
-transaction be idle, and its client leave rows unread or packets unacknowledged (over TCP; through a socket file this is
-not bounded); then it ends the connection, and what was written is rolled back.
+A former owner that hangs within a transaction would block its successor. So the server ends the connection, and rolls
+back what was written, after `idle_timeout_s` in which the transaction was idle, or its client left rows unread or
+packets unacknowledged. The last two hold over TCP only: a socket file has no such limit.
 """
 
 from __future__ import annotations

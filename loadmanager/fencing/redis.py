@@ -1,6 +1,6 @@
 """Fences beside the service's own keys in Redis, as scripts that Redis runs alone: `RedisStore`, `AsyncRedisStore`.
 
-A failed Redis loses what it had not written or replicated, and it may evict keys, fences as well. Configure
+A failed Redis loses what it had not written or replicated. It may also evict keys, and fences with them. Configure
 `appendfsync always` and `maxmemory-policy noeviction`. If a fence is lost, writes are refused. In a Redis Cluster the
 keys of a script must be in one slot: put `{tenant/namespace}` into their names, as in those of fences.
 """

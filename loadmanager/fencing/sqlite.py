@@ -30,7 +30,7 @@ class SqliteStore(SqlStore[sqlite3.Cursor]):
         self._path = path
         self._timeout_s = timeout_s
         self._turns: list[Turn] = []
-        """Those that no thread uses; connections likewise."""
+        """Connections that no thread uses."""
         self._idle: list[sqlite3.Connection] = []
         self._within = threading.local()
 

@@ -1,15 +1,15 @@
 """Decides the leader's duties: nothing stays with a dead owner, nothing stays in flight. `service.py` performs them.
 
 Level-triggered: each sweep looks at the table, the registered brokers and the evidence, and returns the duties that are
-due. A duty that was asked for is not asked again for `retry_s`, nor while it is being done. Large sets are looked at
-together (the bundles that one record put in flight, a namespace for all dead holders at once), and in steps: a `tick`
-does at most WORK_A_TURN of a sweep, and the next tick continues. Pure: time comes in with the view, which is new in
+due. A duty that was returned is not returned again for `retry_s`, nor while it is being done. Large sets are handled
+together: the bundles that one record put in flight, or a namespace for all dead holders. A sweep runs in steps: a
+`tick` does at most WORK_A_TURN of it, and the next tick continues. Pure: time comes in with the view, which is new in
 each step.
 
 The contract with `statechannel.runtime.proofs`: a leader releases a bundle from Revoking in place of its holder only
-when `validity_s + margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record
-read back, and the holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits
-the whole time again.
+`validity_s + margin_s` after this leader *saw* both ways to a new proof closed. It has then read back the `revoke`
+record and raised the holder's incarnation. A new leader starts with an empty memory, so it raises again and waits the
+whole time again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cancel(msgspec.Struct, frozen=True, gc=False):
 
 
 class Evacuate(msgspec.Struct, frozen=True, gc=False):
-    """Transfer these bundles away from a holder that is alive but stays cut off."""
+    """Transfer these bundles away from a holder that is alive but remains cut off."""
 
     holder: BrokerId
     subjects: tuple[Seen, ...]

@@ -88,7 +88,7 @@ class Leader:
         self._shown = False
         self._spared = ""
         self._stand_back_until_s = 0.0
-        """We would win the next election too, as we learn of it first: so a broker that reaches the log goes first."""
+        """We hear of the next election first and would win it too. Waiting lets a broker that reaches the log win."""
         self.leading: Leadership | None = None
         """Our own leadership once its barrier is in every partition."""
 

@@ -53,13 +53,17 @@ class Place(BaseSettings):
     log: str = fixed("sqlite:loadmanager.db", "sqlite:FILE or kafka://host:port[,host:port…]", "needs no server")
     coordination: str | None = fixed(None, "sqlite:FILE or zookeeper://host:port[,…][/root]; default: as log")
     partitions: int | None = fixed(
-        None, "of the channel, at creation; default 4, Kafka 16", "more than brokers: their work spreads", ge=1, le=1024
+        None,
+        "of the channel, at creation; default 4, Kafka 16",
+        "more partitions than brokers spread the work",
+        ge=1,
+        le=1024,
     )
     topic_prefix: str = fixed(
         "loadmanager.", "prefix of every Kafka topic of this cluster", "several clusters can share a Kafka"
     )
     replication: int = fixed(3, "of Kafka topics at creation", "one lost machine loses nothing", ge=1)
-    min_insync_replicas: int = fixed(2, "of Kafka topics at creation", "one machine down stops no writes", ge=1)
+    min_insync_replicas: int = fixed(2, "of Kafka topics at creation", "writes go on with one machine down", ge=1)
     development: bool = fixed(
         False,
         "accept a Kafka without replication, and a ZooKeeper that any client may change",
@@ -69,30 +73,34 @@ class Place(BaseSettings):
     zookeeper: Mapping[str, str] = fixed(dict, "passed through to kazoo (auth, TLS)")
     insecure: bool = fixed(
         False,
-        "listen where other machines reach it, although any client may do anything and read all traffic, "
+        "listen on addresses that other machines reach although any client may do anything or read all traffic, "
         "and use a ZooKeeper that any client may change",
-        "a broker without authentication and TLS is for one machine",
+        "without authentication and TLS a broker should serve one machine only",
     )
     history_dir: str | None = fixed(
-        None, "folder in which the load history's jobs publish; served below /v1/history", "only who runs them has one"
+        None,
+        "folder in which the load history's jobs publish; served below /v1/history",
+        "only machines that run the jobs have one",
     )
     start_timeout_s: float = fixed(
         60.0,
         "until log and coordination must have answered at start",
-        "servers that start at the same time get their minute",
+        "servers that start at the same time get a minute",
         gt=0,
     )
 
     failure_domain: str = fixed("", "rack or zone")
-    capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "else what is measured")
-    properties: Mapping[str, str] = fixed(dict, "free; their names are shown, their values are not")
+    capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "if not declared, measured")
+    properties: Mapping[str, str] = fixed(dict, "your own; their names are shown, their values are not")
 
 
 class Observing(BaseSettings):
     """Logs and traces."""
 
     log_format: Literal["console", "json"] = fixed(
-        "console", "of the log on standard error", "for people; json has one object a line, for collectors of logs"
+        "console",
+        "of the log on standard error",
+        "console is for people; json has one object per line, for log collectors",
     )
     otlp_endpoint: str = fixed(
         "",
@@ -124,7 +132,7 @@ class Access(BaseSettings):
         "empty with an https `token_issuer`: that issuer's OpenID Connect discovery",
         "no tokens",
     )
-    token_issuer: str = fixed("", "required `iss` of a token", "any holder of one of the keys")
+    token_issuer: str = fixed("", "required `iss` of a token", "empty: any issuer whose key is accepted")
     token_audience: str = fixed("loadmanager", "required `aud` of a token", "tokens for other services are refused")
     token_subject_claim: str = fixed(
         "sub",
@@ -133,7 +141,9 @@ class Access(BaseSettings):
         pulsar="tokenAuthClaim",
         min_length=1,
     )
-    token_leeway_s: float = fixed(30.0, "by which an issuer's clock may differ", "clocks that NTP lost", ge=0, le=600)
+    token_leeway_s: float = fixed(
+        30.0, "by which an issuer's clock may differ", "covers clocks that lost NTP", ge=0, le=600
+    )
     superusers: str = fixed(
         "",
         "principals, separated by commas, that may do everything",
@@ -169,32 +179,32 @@ class HttpLimits(BaseSettings):
     http_hosts: str = fixed(
         "",
         "further names, separated by commas, by which clients may call this broker (an ingress, an alias)",
-        "its advertised name, localhost and addresses are known; a browser may be led here under any other name",
+        "its advertised name, localhost and addresses are allowed; others are refused against DNS rebinding",
     )
     http_probe_port: int = fixed(
         0,
         "port that answers health, liveness and readiness alone, without TLS; 0: none",
-        "for probes of who has no certificate, with tls_client_required",
+        "for probes without a certificate when tls_client_required is on",
         ge=0,
         le=65_535,
     )
     http_connections: int = fixed(
         4_096,
-        "connections at most; fewer where the descriptors of the process are fewer",
+        "most connections; fewer if the process has fewer file descriptors",
         "16 more answer health, readiness and metrics",
         pulsar="maxHttpServerConnections",
         ge=16,
         le=100_000,
     )
     http_requests: int = fixed(
-        512, "requests at most that run at the same time, without lookups", "the next one is told to come back", ge=8
+        512, "most requests at the same time, lookups excluded", "the next one is asked to retry", ge=8
     )
     http_lookup_rate: float | None = fixed(
-        None, "lookups a second that one client may send; none: no limit", "lookups are cheap", gt=0
+        None, "most lookups per second from one client; none: no limit", "lookups are cheap", gt=0
     )
     http_request_rate: float | None = fixed(
         None,
-        "other requests a second that one client may send; none: no limit",
+        "most other requests per second from one client; none: no limit",
         "a client is a principal, or an address if brokers do not authenticate",
         pulsar="httpRequestsMaxPerSecond",
         gt=0,
@@ -202,7 +212,7 @@ class HttpLimits(BaseSettings):
     http_head_limit_bytes: int = fixed(
         32_768,
         "of a request line and its headers",
-        "the longest names of topics take a tenth of it",
+        "the longest topic names take a tenth of it",
         pulsar="httpMaxRequestHeaderSize",
         ge=4_096,
         le=1_048_576,
@@ -222,8 +232,8 @@ class HttpLimits(BaseSettings):
     )
     http_send_timeout_s: float = fixed(
         30.0,
-        "until a client that takes nothing of an answer is cut off",
-        "longer than a network's hiccups",
+        "until a client that reads nothing of an answer is disconnected",
+        "longer than a short network failure",
         gt=0,
         le=600,
     )
@@ -246,26 +256,30 @@ class Running(BaseSettings):
         1.25, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
     )
     clock_drift: float = fixed(
-        0.05, "one clock may run faster than another by this part", "far beyond any quartz", ge=0.001, le=0.2
+        0.05,
+        "one clock may run faster than another by this fraction",
+        "far more than any quartz drifts",
+        ge=0.001,
+        le=0.2,
     )
     session_timeout_s: float = fixed(
         6.0,
-        "coordination session; a control loop that hangs as long loses it",
+        "coordination session; lost if the control loop hangs this long",
         "several proofs",
         pulsar={"metadataStoreSessionTimeoutMillis": 0.001},
         ge=1,
         le=60,
     )
     recovery_grace_s: float = fixed(
-        150.0, "wait for brokers after the coordination service returned", "time for a whole cluster to come back", ge=0
+        150.0, "wait for brokers after the coordination service returned", "enough for a whole cluster to return", ge=0
     )
     probe_interval_s: float = fixed(
-        0.25, "between two connections to another broker's port", "each is held as long: its end shows a crash", ge=0.05
+        0.25, "between two connections to another broker's port", "each stays open as long; a crash ends it", ge=0.05
     )
     probe_refusals: int = fixed(
         2,
-        "refused connections in a row that make a suspicion; one that ended counts",
-        "one refusal may be a full backlog",
+        "refused connections in a row that raise suspicion; an ended connection counts as one",
+        "one refusal may come from a full backlog",
         ge=1,
     )
     monitor_interval_s: float = fixed(
@@ -283,33 +297,31 @@ class Running(BaseSettings):
         gt=0,
     )
     publish_timeout_s: float = fixed(
-        5.0, "until a publish without verdict is Unknown", "longer than any election of the log", gt=0
+        5.0, "until a publish without verdict is Unknown", "longer than any leader election in the log", gt=0
     )
-    publish_limit: int = fixed(
-        20_000, "publishes in flight at most", "bounds memory; far above what a broker needs", ge=1
-    )
+    publish_limit: int = fixed(20_000, "most publishes in flight", "bounds memory; far above what a broker needs", ge=1)
     lead_timeout_s: float = fixed(
         15.0,
-        "without progress on the channel, until a leader resigns though nobody else reaches it "
-        "(if somebody does: `publish_timeout_s`)",
-        "three publishes that came to nothing",
+        "without progress on the channel, until a leader resigns although no other broker reaches it "
+        "(if one does: `publish_timeout_s`)",
+        "three failed publishes",
         gt=0,
     )
 
     # --- snapshots and retention
     snapshot_records: int = fixed(
         20_000,
-        "records of the channel that a starting broker replays at most, over all partitions",
+        "most channel records that a starting broker replays, over all partitions",
         "0.3 s of replay; a record of many bundles counts as several",
         ge=1,
     )
     snapshot_interval_s: float = fixed(
-        3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a young snapshot too", gt=0
+        3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a recent snapshot too", gt=0
     )
     snapshot_timeout_s: float = fixed(
         60.0, "until writing or reading one snapshot counts as failed", "a million bundles take a few seconds", gt=0
     )
-    log_retention_s: float = fixed(604_800.0, "what is younger stays in the channel's log", "a week", ge=0)
+    log_retention_s: float = fixed(604_800.0, "younger records stay in the channel's log", "a week", ge=0)
     reader_ttl_s: float = fixed(2_592_000.0, "a registered reader that is not renewed is forgotten", "30 days", gt=0)
 
     # --- lookups
@@ -325,16 +337,16 @@ class Running(BaseSettings):
     host_release_timeout_s: float = live(
         5.0,
         "until `release` is overtaken by `abandon`",
-        "in flight for longer would be revoked",
+        "far below in_flight_timeout_s, after which the bundle is revoked",
         pulsar={"namespaceBundleUnloadingTimeoutMs": 0.001},
         gt=0,
     )
     host_load_timeout_s: float = live(
-        5.0, "until `load` counts as failed; its last answer stays", "reports go on without a service that hangs", gt=0
+        5.0, "until `load` counts as failed; its last answer stays", "reports go on even if the service hangs", gt=0
     )
     drain_timeout_s: float = live(
         60.0,
-        "until a stopping broker leaves what is still there",
+        "until a stopping broker leaves, even with bundles",
         PULSAR,
         pulsar={"brokerShutdownTimeoutMs": 0.001},
         gt=0,
@@ -356,7 +368,7 @@ class Running(BaseSettings):
     compaction_lag_s: float = fixed(
         86_400.0,
         "load reports that were replaced stay readable, for jobs of the load history",
-        "a job that is behind by less than a day misses nothing",
+        "a job that lags by less than a day misses nothing",
         ge=0,
         le=604_800,
     )
@@ -383,7 +395,7 @@ class Load(BaseSettings):
     )
     load_ttl_s: float = live(
         1800.0,
-        "older load data takes no part and is tombstoned",
+        "older load data is ignored and tombstoned",
         "twice load_report_max_interval_s",
         pulsar="loadBalancerBrokerLoadDataTTLInSeconds",
         gt=0,
@@ -391,11 +403,11 @@ class Load(BaseSettings):
     load_top_bundles: int = live(
         25,
         "bundles in a TopBundlesLoadData report",
-        "with Pulsar's 10 a round after a restart finds all of them resting",
+        "with Pulsar's 10 per report, all may be resting after a restart",
         pulsar="loadBalancerMaxNumberOfBundlesInBundleLoadReport",
         ge=1,
     )
-    load_window_s: float = live(30.0, "loads are means over this time", "peaks of seconds are no reason to move", gt=0)
+    load_window_s: float = live(30.0, "loads are means over this time", "short peaks must not cause moves", gt=0)
 
 
 class Balancing(BaseSettings):
@@ -420,7 +432,7 @@ class Balancing(BaseSettings):
     balancing_tolerance: Tolerance | float = live(
         "default",
         "by how much a broker may be fuller than the mean: tight, default, loose, or a fraction",
-        "default is 0.1: less is noise of most loads",
+        "default is 0.1: smaller differences are usually noise",
     )
     balancing_budget: float = live(
         0.2,
@@ -429,9 +441,7 @@ class Balancing(BaseSettings):
         gt=0,
         le=1,
     )
-    balancing_moves_per_round: int = live(
-        100, "moves decided in one round at most", "limits reconnects per minute", ge=1
-    )
+    balancing_moves_per_round: int = live(100, "most moves decided in one round", "limits reconnects per minute", ge=1)
     balancing_review: bool = live(
         False,
         "moves wait for approval (those of drains and policies too)",
@@ -446,7 +456,7 @@ class Balancing(BaseSettings):
     )
     load_change_percent: float = live(
         50.0,
-        "change of a bundle's load after which its last move does not bind any more",
+        "change of a bundle's load after which its last move no longer binds it",
         "50 % growth invalidates the old placement",
         gt=0,
     )
@@ -459,18 +469,18 @@ class Balancing(BaseSettings):
         le=100,
     )
     moves_in_flight: int = live(
-        100, "planned moves under way at most, in all", "clients that reconnect at once are a load of their own", ge=1
+        100, "most planned moves under way, in all", "limits clients that reconnect at once", ge=1
     )
     moves_in_flight_per_broker: int = live(
-        10, "planned moves under way from or to a broker", "a broker opens bundles one after the other as well", ge=1
+        10, "most planned moves under way from or to a broker", "a broker also opens bundles one after the other", ge=1
     )
     moves_in_flight_per_namespace: int = live(
-        50, "planned moves under way of a namespace", "half of all: one tenant is not the only one that moves", ge=1
+        50, "most planned moves under way of a namespace", "half of all: one tenant does not block the others", ge=1
     )
-    weight_cpu: float = live(1.0, "what CPU counts", PULSAR, pulsar="loadBalancerCPUResourceWeight", ge=0, le=10)
+    weight_cpu: float = live(1.0, "weight of CPU", PULSAR, pulsar="loadBalancerCPUResourceWeight", ge=0, le=10)
     weight_memory: float = live(
         0.0,
-        "what memory counts; it does not fall when a bundle goes",
+        "weight of memory; its use does not fall when a bundle leaves",
         PULSAR,
         pulsar={"loadBalancerMemoryResourceWeight": 1.0, "loadBalancerDirectMemoryResourceWeight": 1.0},
         ge=0,
@@ -478,14 +488,14 @@ class Balancing(BaseSettings):
     )
     weight_bandwidth: float = live(
         1.0,
-        "what bandwidth counts, where a capacity is declared",
+        "weight of bandwidth, where a capacity is declared",
         PULSAR,
         pulsar={"loadBalancerBandwidthInResourceWeight": 1.0, "loadBalancerBandwidthOutResourceWeight": 1.0},
         ge=0,
         le=10,
     )
     weight_message_rate: float = live(
-        1.0, "what messages count, where one is declared", "counts only where a capacity is declared", ge=0, le=10
+        1.0, "weight of messages, where a capacity is declared", "has no effect until one is declared", ge=0, le=10
     )
     prefer_later_versions: bool = live(
         False, "bundles go to brokers of the newest release only", PULSAR, pulsar="preferLaterVersions"
@@ -493,16 +503,16 @@ class Balancing(BaseSettings):
     failure_domains: bool = live(
         True,
         "anti-affinity groups are spread over failure domains first",
-        "who declares domains means it (Pulsar: off)",
+        "declaring domains enables them (Pulsar: off)",
         pulsar="failureDomainsEnabled",
     )
     broker_max_bundles: int | None = live(
-        None, "no broker is given more, unless it declares a limit", "load limits a broker, not a count", ge=1
+        None, "most bundles of a broker that declares no limit", "load limits a broker, not a count", ge=1
     )
     placement: str = live(
         "least-loaded",
         "name of the placement strategy",
-        "counts what was given since the last report",
+        "counts bundles assigned since the last report",
         pulsar="loadBalancerLoadPlacementStrategy",
         words=PLACEMENT_CLASSES,
     )
@@ -522,7 +532,7 @@ class Shedding(BaseSettings):
 
     shedder_target_std: float = live(
         0.25,
-        "transfer: standard deviation of usage that is fine",
+        "transfer: target standard deviation of usage",
         PULSAR,
         pulsar="loadBalancerBrokerLoadTargetStd",
         gt=0,
@@ -540,14 +550,14 @@ class Shedding(BaseSettings):
     )
     shedder_max_brokers: int = live(
         3,
-        "transfer: brokers that shed in one round at most",
+        "transfer: most brokers that shed in one round",
         PULSAR,
         pulsar="loadBalancerMaxNumberOfBrokerSheddingPerCycle",
         ge=1,
     )
     shedder_delay_s: float = live(
         180.0,
-        "transfer: a broker that shed must report after that first",
+        "transfer: a broker that shed must first report after this time",
         PULSAR,
         pulsar={"loadBalanceSheddingDelayInSeconds": 1.0, "loadBalancerSheddingDelayInSeconds": 1.0},
         ge=0,
@@ -609,7 +619,7 @@ class Shedding(BaseSettings):
     )
     unload_max_bundles: int = live(
         -1,
-        "uniform: bundles of one round at most; -1 = no limit",
+        "uniform: most bundles of one round; -1 = no limit",
         PULSAR,
         pulsar="maxUnloadBundleNumPerShedding",
         ge=-1,
@@ -686,7 +696,7 @@ class Reshaping(BaseSettings):
     )
     split_bundles_per_round: int = live(
         10,
-        "splits that a broker begins in one round at most",
+        "most splits that a broker begins in one round",
         PULSAR,
         pulsar="loadBalancerMaxNumberOfBundlesToSplitPerCycle",
         ge=1,
@@ -701,25 +711,33 @@ class Reshaping(BaseSettings):
         128, "a namespace is not split beyond", PULSAR, pulsar="loadBalancerNamespaceMaximumBundles", ge=1
     )
     namespace_default_bundles: int = live(
-        4, "bundles of a namespace that names none", PULSAR, pulsar="defaultNumberOfNamespaceBundles", ge=1, le=1024
+        4,
+        "bundles of a namespace created without a number",
+        PULSAR,
+        pulsar="defaultNumberOfNamespaceBundles",
+        ge=1,
+        le=1024,
     )
-    merge: bool = live(False, "cold neighbours of one owner are merged", "off: who made many bundles meant it so")
+    merge: bool = live(False, "cold neighbours of one owner are merged", "off: many bundles are usually intended")
     merge_below_percent: float = live(
         10.0,
-        "of the split limits: both together are cold",
-        "far from the limits: they are not split again",
+        "of the split limits: two neighbours that stay below this together are cold",
+        "far from the limits, so they are not split again",
         ge=0,
         le=50,
     )
     merge_rest_s: float = live(
-        3600.0, "a bundle must have been as it is for so long", "a pause of minutes is no reason", ge=0
+        3600.0,
+        "a bundle must have been cold, under one ownership, for this long",
+        "a pause of minutes must not cause a merge",
+        ge=0,
     )
     namespace_min_bundles: int = live(
-        4, "a namespace is not merged below", "as it began: namespace_default_bundles", ge=1
+        4, "a namespace is not merged below", "the initial number: namespace_default_bundles", ge=1
     )
     quarantine_deaths: int = live(
         3,
-        "brokers that must have crashed in a row before a bundle is suspected, at least 3; 0 = never",
+        "crashes of different brokers in a row that make a bundle suspected, at least 3; 0 = never",
         "two may be chance",
         ge=0,
     )
@@ -744,17 +762,17 @@ class Advising(BaseSettings):
         False, "advice is applied without approval, within its bounds", "otherwise advice waits for approval"
     )
     advice_measure_s: float = live(
-        3600.0, "before and after: over which the effect of advice is measured", "60 rounds", ge=0.1
+        3600.0, "how long before and after advice its effect is measured", "60 rounds", ge=0.1
     )
     advice_harm_percent: float = live(
         10.0,
         "worse by more than this, and than chance explains: advice is withdrawn",
-        "less is noise of most loads",
+        "smaller differences are usually noise",
         ge=0,
     )
     advice_step_factor: float = live(
         2.0,
-        "one piece of advice changes a number at most by this factor",
+        "one piece of advice changes a number by this factor at most",
         "limits the harm of a wrong step",
         gt=1,
         le=10,
@@ -825,17 +843,19 @@ class Settings(
             raise ValueError("tls_client_required needs tls_client_ca, the authorities of the required certificates")
         for name, url in (("token_keys", self.token_keys), ("token_issuer", self.token_issuer)):
             if url.startswith("http://"):
-                raise ValueError(f"{name} must be https: whoever is on the way could replace the keys")
+                raise ValueError(f"{name} must be https: over http an attacker could replace the keys")
         if self.token_issuer and not self.token_keys and not self.token_issuer.startswith("https://"):
             raise ValueError("token_keys is missing: only an https token_issuer is asked for its keys")
         if self.takes_tokens and not self.token_audience:
             raise ValueError("token_audience must not be empty: a token for any other service would do here")
         if self.authentication and not self.superuser_names:
-            raise ValueError("superusers is empty: name at least one, who writes the first access policy")
+            raise ValueError("superusers is empty: name at least one, to write the first access policy")
         if "*" in self.superuser_names:
-            raise ValueError("superusers must be names; for everybody (*), write an access policy")
+            raise ValueError("superusers must be names; to allow everyone (*), write an access policy")
         if self.superuser_names and not self.authentication:
-            raise ValueError("superusers needs token_keys, token_issuer or tls_client_ca: nobody could prove to be one")
+            raise ValueError(
+                "superusers needs token_keys, token_issuer or tls_client_ca: without one, no client can prove its name"
+            )
         return self
 
     @property

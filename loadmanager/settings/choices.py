@@ -71,4 +71,4 @@ class Plugins(Generic[T]):
             return built_in()
         for entry in entry_points(group=self._names.group, name=name):
             return cast("Callable[[], T]", entry.load())()
-        raise ValueError(f"{name!r} is no {self._names.setting}; set it to one of: {', '.join(self.names())}")
+        raise ValueError(f"{name!r} is not a known {self._names.setting}; set it to one of: {', '.join(self.names())}")

@@ -1,7 +1,7 @@
 """The metadata of a setting: whether it can change while brokers run, the reason of its default, its names in Pulsar.
 
 `fixed` and `live` make fields. A fixed setting belongs to one broker and is given when it starts. A live one holds for
-the whole cluster once somebody sets it there (`loadmanager.settings.live`); until then each broker has its own.
+the whole cluster once it is set there (`loadmanager.settings.live`); until then each broker has its own.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class LiveSettings:
         """Set a value for the whole cluster. `name` is ours or Pulsar's, `given` a value in its unit, or text.
 
         `seen`: the version to replace (0: never set); None: any. Raises NotFound, Invalid (with the allowed values),
-        Conflict (somebody was faster), LogUnavailable (it may or may not be written).
+        Conflict (another change came first), LogUnavailable (it may or may not be written).
         """
         found = changeable(name)
         ours = found.setting.name
@@ -140,7 +140,7 @@ class LiveSettings:
         await self._documents.start()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the topic's content at the start is in force here, at most `timeout_s`; whether it is."""
+        """Wait at most `timeout_s` until the topic's content at the start is in force here. Returns True if it is."""
         if await self._documents.wait_ready(timeout_s) and not self._in_force:
             self._in_force = True
             self._changed()

@@ -22,7 +22,7 @@ _DECIDED = "every decision is recorded with its reasons: see `loadmanager explai
 ELSEWHERE: Mapping[str, str] = {
     "loadManagerClassName": "this is the load manager; its strategy is balancing_strategy",
     "loadBalancerDebugModeEnabled": _DECIDED,
-    "loadBalancerMultiPhaseBundleUnload": "every move names its destination to clients before the source lets go",
+    "loadBalancerMultiPhaseBundleUnload": "every move tells clients its destination before the source lets go",
     "loadManagerServiceUnitStateTableViewClassName": "the channel is where --log says",
     "loadBalancerServiceUnitTableViewSyncer": "a channel moves to another log with `loadmanager migrate`",
     "loadBalancerServiceUnitStateMaxConcurrentOverrides": "the leader writes its records in batches: publish_limit",
@@ -51,7 +51,7 @@ class Named(msgspec.Struct, frozen=True):
     factor: float = 1.0
 
     def ours(self, given: object) -> Scalar:
-        """The given value or text, in our unit and words. Raises Invalid if it is no single value."""
+        """The given value or text, in our unit and words. Raises Invalid if it is not a single value."""
         if not isinstance(given, str | int | float | None):
             raise Invalid(f"{self.called} takes a single value ({self.setting.type}), not {given!r}")
         if isinstance(given, str):

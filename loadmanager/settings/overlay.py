@@ -1,7 +1,7 @@
 """The settings in force: the cluster's over those that a broker was started with. Pure.
 
-A value that does not fit here (a broker of another release, with other start settings, or without the package of a
-strategy) is ignored with its reason; the rest holds. Later changes are ignored before earlier ones.
+A value may not fit a broker of another release, with other start settings, or without the package of a strategy. Then
+it is ignored with its reason; the rest holds. Later changes are ignored before earlier ones.
 """
 
 from __future__ import annotations

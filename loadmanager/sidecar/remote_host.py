@@ -133,7 +133,7 @@ class RemoteHost:
         try:
             return dict(_load(each) for each in answer.loads)
         except (msgspec.ValidationError, InvalidName, KeyError) as error:
-            raise Refused(f"load was answered with what is no load: {error}") from None
+            raise Refused(f"the answer to load is not valid: {error}") from None
 
     async def _positions(self, bundle: Bundle) -> list[int]:
         data = self._about(wire.BundleHook, bundle, self.leases.next())
@@ -174,7 +174,9 @@ class RemoteHost:
         except ValidationError as error:
             wrong = error.errors()[0]
             where = ".".join(map(str, wrong["loc"]))
-            raise Refused(f"{kind} was answered with what is no {shape.__name__}: {where} {wrong['msg']}") from None
+            raise Refused(
+                f"{kind} got an answer that is not a valid {shape.__name__}: {where} {wrong['msg']}"
+            ) from None
 
     async def _send(self, kind: str, data: wire.HookData) -> bytes:
         """The body of the first answer that counts. Raises Refused, Over."""

@@ -8,7 +8,7 @@
 
 A service is gone if it has not polled for `session_timeout_s`, if it does not poll and its port refuses, or if it
 attaches again at the same port. It then gets no more leases and no more hooks, and its bundles move once the leases it
-has are over. A service that comes again gets a new session, and so a new incarnation and new tokens: the store refuses
+has are over. A service that returns gets a new session, and so a new incarnation and new tokens: the store refuses
 what its former process still writes.
 """
 
@@ -83,7 +83,7 @@ class _Session:
         self.leave = asyncio.Event()
         self.over = asyncio.Event()
         self.gone = False
-        """Whether the service is taken for gone: it is told nothing any more but that the session is over."""
+        """True if the service counts as gone. It is then told only that the session is over."""
         self._changed = asyncio.Event()
 
     def enter(self, state: State) -> None:
@@ -268,7 +268,7 @@ class Sidecar:
 
 
 async def _refuses(url: str) -> bool:
-    """Whether nobody listens there. False if that cannot be told within `CONNECT_S`."""
+    """Returns True if nothing listens there, False also if that is not known within `CONNECT_S`."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(CONNECT_S):

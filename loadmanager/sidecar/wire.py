@@ -219,7 +219,7 @@ class Secret:
         except (Invalid, UnicodeError):
             raise Invalid(
                 f"{file} has no secret: one line, {SECRET_PREFIX} and the base64 of at least {MIN_SECRET_BYTES} bytes; "
-                "delete it, and it is made anew"
+                "delete it, and a new one is made"
             ) from None
 
     def is_bearer(self, authorization: str) -> bool:

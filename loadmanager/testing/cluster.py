@@ -338,7 +338,7 @@ class EmbeddedCluster(Generic[H]):
 
     async def _assign(self, bundle: Bundle) -> None:
         """Assign bundles to brokers in turn, by place in the namespace: repeating it gives the same owner."""
-        with suppress(Conflict, NotFound, Unavailable):  # somebody else did, or it is gone: the caller looks again
+        with suppress(Conflict, NotFound, Unavailable):  # another caller did, or it is gone: the caller looks again
             place = bisect_left(self.bundles(bundle.namespace), bundle)
             to = self.brokers[place % len(self.brokers)]
             await to.transfer(bundle, to.name)

@@ -80,7 +80,7 @@ async def test_without_any_load_reported_nobody_knows_which_is_hot(cluster: Clus
     await cluster.until(lambda: (top := views.get(name)) is not None and top.count == 4 and top.total.rate_msg_s == 0)
     status, body, _ = await cluster.ask("POST", "/v1/bundles/t/n/HOT/split")
     assert status == 409
-    assert "nobody has reported any load of a bundle of t/n: name the bundle by its range" in body["detail"]
+    assert "no load was reported for any bundle of t/n; name the bundle by its range" in body["detail"]
     assert (await cluster.ask("POST", "/v1/bundles/t/unknown/HOT/split"))[0] == 409
     assert (await cluster.ask("POST", "/v1/bundles/t/n/WARM/split"))[0] == 412
 

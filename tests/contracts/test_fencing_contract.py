@@ -453,7 +453,7 @@ def test_script_of_the_service_gets_its_keys_and_arguments_unchanged(redis_serve
 
 @pytest.mark.parametrize("table", ["fence; DROP TABLE x", "", "a.b.c", "1st"])
 def test_a_table_is_named_as_one(table: str):
-    with pytest.raises(ValueError, match="no name of a table"):
+    with pytest.raises(ValueError, match="not a valid table name"):
         Fences(table)
 
 

@@ -156,7 +156,8 @@ class Explainer:
         if at_ms is None and self._live is not None:
             return await self._live.now()
         raise Gone(
-            "no decision is recorded at or before that time: it is older than decision_retention_s, or nobody led yet"
+            "no decision is recorded at or before that time: it is older than decision_retention_s, "
+            "or there was no leader yet"
         )
 
     async def _with_a_model(self, situation: Situation, at_ms: int | None) -> Situation:

@@ -1,6 +1,6 @@
 """A small real service: counters by topic, kept in memory by the topic's owner and stored before they are answered.
 
-`ledger.py` is the storage and its fencing, `service.py` has the hooks for the load manager and the HTTP interface,
+`ledger.py` is the storage and its fencing. `service.py` has the hooks for the load manager and the HTTP interface.
 `load.py` is a load generator that uses the client router, and audits that nothing was lost or doubled. Run:
 
     mkdir -p counter-data

@@ -16,7 +16,7 @@ from statechannel.errors import StateChannelError
 
 NAMESPACE = "demo/counters"
 LINGER_S = 0.5
-"""For so long after it has left, a broker still tells clients where their counters are now."""
+"""For this time after it has left, a broker still tells clients where their counters are now."""
 
 
 @asynccontextmanager

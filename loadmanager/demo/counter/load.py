@@ -1,7 +1,7 @@
 """A load generator: increments at a given rate through the client router, whether or not answers come back.
 
-Counts what a caller sees: ok (a 2xx within the budget), late (those of them that took over 100 ms), failed (all
-others), from the moment at which the request was due. A repeated attempt has the same request id. At the end it can
+Counts what a caller sees, from the moment at which the request was due: ok (a 2xx within the budget), late (those of
+them that took over 100 ms), failed (all others). A repeated attempt has the same request id. At the end it can
 audit the store: every acknowledged increment must be stored once.
 """
 
@@ -123,7 +123,7 @@ class Load:
     """Sends increments. `run()` until `stop()`, then `settle()`.
 
     While `in_flight` requests are unanswered, requests that fall due are not sent at all. The default is never reached
-    in health; a small number simulates callers that wait for their answers, and cannot overload a machine that is slow
+    in health. A small number simulates callers that wait for their answers. They cannot overload a machine that is slow
     for a time.
     """
 
@@ -281,7 +281,7 @@ def _arguments() -> argparse.Namespace:
         "--rate", type=float, help="requests per second, of a trace on the mean (default: 300, as traced)"
     )
     parser.add_argument("--trace", type=Path, metavar="FILE.csv", help="time,key,rate: replay it instead of --topics")
-    parser.add_argument("--speed", type=float, default=1.0, help="seconds of the trace that pass in one second")
+    parser.add_argument("--speed", type=float, default=1.0, help="seconds of the trace played per second")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds after which a request has failed")
     parser.add_argument("--seconds", type=float, help="default: until standard input ends")
     parser.add_argument("--namespace", default="demo/counters")

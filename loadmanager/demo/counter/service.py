@@ -86,7 +86,7 @@ class Counters:
         return hand_off if hand_off is not None and len(hand_off) <= MAX_HAND_OFF_BYTES else None
 
     async def abandon(self, bundle: Bundle) -> None:
-        """Forget it; the ledger refuses writes that are still under way once somebody else owns it."""
+        """Forget it; the ledger refuses writes that are still under way once another broker owns it."""
         self._held.pop(bundle, None)
         self._served.pop(bundle, None)
 

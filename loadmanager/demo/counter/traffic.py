@@ -1,8 +1,8 @@
 """Which topics get requests, and when: a skewed mix (Zipf) that drifts, or a recorded load.
 
 The hot end of the mix drifts through all topics, so no balance lasts. A recorded load is a CSV of `time, key, rate`,
-with its own hot keys and quiet hours: `time` is in seconds from the first line's, never falling; `rate` is the key's
-requests per second from then on, until a later line of the same key. Keys become topics of the namespace.
+with its own hot keys and quiet hours. `time` is in seconds from the first line's, never falling. `rate` is the key's
+requests per second until the next line of the same key. Keys become topics of the namespace.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each act can be repeated, also by another leader after the first one died halfwa
 object itself what is done already. Each act raises LogUnavailable if the log does not answer; the leader then retries.
 
 * Settings: each is changed by compare-and-set on its document's version. The version after the one that the leader
-  noted is either ours, or another author was faster.
+  noted is either ours, or that of another author who came first.
 * Splits: more bundles for a namespace, into equal ranges, as an administrator would; undone by merging them. A range
   can be split only once, and the namespace shows the result: it has either the bundle, or exactly its parts.
 * Moves: the plan chooses sources and destinations when it begins. `leader/rebalancing/plan_runner.py` makes the moves
@@ -121,7 +121,7 @@ class Found(StrEnum):
 
 
 class SettingsApplier:
-    """See `contract.Applier`."""
+    """See `Applier`."""
 
     def __init__(self, live: LiveSettings) -> None:
         self._live = live
@@ -142,7 +142,7 @@ class SettingsApplier:
     def _moved_on(self, change: SettingChange, data_to_ms: int) -> str:
         last = self._live.version(change.name)
         if last is not None and last.at_ms > data_to_ms:
-            return f"{change.name} was changed after the data of this advice, by {last.author or 'somebody'}"
+            return f"{change.name} was changed after the data of this advice, by {last.author or 'an unknown author'}"
         present: Scalar = getattr(self._live.current, change.name)
         if not _same(change.name, present, change.was):
             return f"{change.name} is {present}, and was {change.was} in the data of this advice"
@@ -179,7 +179,7 @@ class SettingsApplier:
         found, last = self._found(plan.id, change, held)
         if found is Found.UNTOUCHED:
             reason = f"advice {plan.id}: {plan.reason}"[:REASON]
-            with suppress(Conflict):  # another change was faster: the history, which is read again now, says who
+            with suppress(Conflict):  # another change came first: the history, which is read again now, says whose
                 await self._live.set(change.name, change.to, seen=held.version, author=_author(plan.id), reason=reason)
             found, last = self._found(plan.id, change, held)
         return found, last
@@ -259,7 +259,7 @@ def _same(name: str, one: Scalar, other: Scalar) -> bool:
 
 
 def _by(version: Version[ClusterValue] | None) -> str:
-    return "" if version is None else f" by {version.author or 'somebody'}"
+    return "" if version is None else f" by {version.author or 'an unknown author'}"
 
 
 def _shown(held: Held) -> str:
@@ -270,7 +270,7 @@ RESHAPED = "others have split or merged it meanwhile"
 
 
 class SplitsApplier:
-    """See `contract.Applier`."""
+    """See `Applier`."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class SplitsApplier:
             return Obstacle(PlanAction.SUPERSEDE, f"{change.namespace} has {count} bundles, and had {change.was}")
         gone = next((cut.bundle for cut in change.cuts if self._table.get(Bundle.parse(cut.bundle)) is None), None)
         if gone is not None:
-            return Obstacle(PlanAction.SUPERSEDE, f"there is no bundle {gone} any more")
+            return Obstacle(PlanAction.SUPERSEDE, f"bundle {gone} no longer exists")
         more = count + sum(cut.parts - 1 for cut in change.cuts)
         most = min(float(settings.namespace_max_bundles), count * settings.advice_step_factor)
         if more > most:
@@ -360,7 +360,7 @@ def _parts(cut: Cut) -> list[Bundle]:
 
 
 class MovesApplier:
-    """See `contract.Applier`."""
+    """See `Applier`."""
 
     def __init__(self, store: PlanStore, deciding: Decider) -> None:
         self._store = store
@@ -397,7 +397,7 @@ class MovesApplier:
         return Waits(f"its moves: {summary(self._store.progress(plan))}")
 
     def changed_since(self, plan: Plan) -> str:  # noqa: ARG002 - see the contract
-        """Always empty: later moves of the bundles for balance are no objection."""
+        """Always empty: later moves of the bundles for balance are allowed."""
         return ""
 
     async def undo(self, plan: Plan) -> Done | Waits:

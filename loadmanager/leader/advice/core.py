@@ -85,7 +85,7 @@ def _ending(plan: Plan, plans: Sequence[Plan], now_ms: int) -> Ending | None:
     if plan.state not in UNDECIDED:
         return None
     if now_ms >= plan.until_ms:
-        return Ending(plan, PlanAction.EXPIRE, "its time is over, and nobody applied it")
+        return Ending(plan, PlanAction.EXPIRE, "its time is over, and it was not applied")
     newer = next((other for other in plans if _replaces(other, plan, now_ms)), None)
     if newer is not None:
         return Ending(plan, PlanAction.SUPERSEDE, f"advice {newer.id} has newer data on the same subject")

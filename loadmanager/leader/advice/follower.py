@@ -1,8 +1,7 @@
 """One term's work on plans with advice, from approval to kept or undone; and on every plan that is to be undone.
 
 Decides nothing itself: `core.py` chooses the next act and judges the result, appliers perform it. Each step is written
-to the plan before and after the act. The next leader finds all it needs in the plan and in the changed
-object.
+to the plan before and after the act. The next leader finds all it needs in the plan and in the changed object.
 
 Rounds come from the decision log and are measured by one ruler, although leaders and settings changed in between. A
 round without a decision (balancing is off or paused) does not count. If the round's model was kept, the spread is
@@ -57,7 +56,7 @@ LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
 """The author of a run that was not approved by a person: the setting."""
 CLOCK_BEHIND_MS = 86_400_000
-"""If the data end further ahead of a leader's clock than this, they are wrong by any clock."""
+"""Data that end further ahead of a leader's clock than this are wrong by any clock."""
 LOOKS = 20
 """How often rounds are counted within the measured time, if there are too few."""
 

@@ -1,7 +1,7 @@
 """Advice: a change that a job of the load history proposes, and the effect that it promises. Values, and their digest.
 
-A plan carries its advice (`model.Plan.advice`) and has its id, the digest of the content: the same data make the same
-plan, and an approved one cannot be changed any more.
+A plan carries its advice (`model.Plan.advice`) and has the same id, the digest of the content. So the same data make
+the same plan, and an approved plan can no longer be changed.
 
 Bounds: what advice may change, by how much at once, from whose data, until when. They are checked when advice is
 published, and again before the leader acts, since advice may also come over the log.
@@ -170,7 +170,7 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ruler(msgspec.Struct, frozen=True):
-    """The ruler for both periods: the tolerance of before, and the weights; see `measured_rounds.py`."""
+    """The ruler for both periods: the tolerance of before, and the weights; see `measured_rounds`."""
 
     weight_cpu: float
     weight_memory: float

@@ -25,7 +25,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 MOVES_A_PLAN = 4_000
-"""Nobody reviews more moves."""
+"""The most moves that a person can review."""
 EXPLAINED_MOVES_A_PLAN = 1_000
 """The same limit for moves with figures and a reason of their own."""
 MOVES_BYTES = 700_000
@@ -49,7 +49,7 @@ class PlanState(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
-    """Somebody has changed the target of its advice, or newer advice exists."""
+    """The target of its advice was changed, or newer advice exists."""
     REFUSED = "refused"
     """Its advice is out of bounds."""
     UNDOING = "undoing"

@@ -173,9 +173,11 @@ def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Call
 
 def _no_way_back(move: PlannedMove, entry: Ownership | None, back: BrokerId | None) -> str | None:
     if move.destination is None:
-        return "the plan gave it to nobody: a lookup chose where it is now" + (f", {where(entry)}" if entry else "")
+        return "the plan named no destination; a lookup chose the present broker" + (
+            f", {where(entry)}" if entry else ""
+        )
     if entry is None:
-        return "there is no such bundle any more"
+        return "this bundle no longer exists"
     holder = entry.holder.name if entry.holder is not None else None
     if entry.state is not State.ASSIGNED or holder != move.destination.name:
         return f"it has moved on: {where(entry)}"

@@ -184,7 +184,7 @@ class PlanStore:
 
 
 OPEN_AT_MOST = 100
-"""The most open plans with advice; a job that advises more than people can review is a mistake."""
+"""The most open plans with advice; a job that advises more than people can review has a bug."""
 
 
 async def publish(store: PlanStore, advice: Advice, cluster: str, now_ms: int, present: Settings | None = None) -> Plan:
@@ -258,7 +258,7 @@ class Shortened:
     def decode(self, data: bytes) -> Plan:
         """The plan with the fields of earlier versions.
 
-        Raises msgspec.MsgspecError if the bytes are no plan, and Invalid if the id of its advice is wrong.
+        Raises msgspec.MsgspecError if the bytes are not a plan, and Invalid if the id of its advice is wrong.
         """
         plan = _read(data)
         if plan.advice is not None:

@@ -1,11 +1,10 @@
 """THE TABLE OF PLANS: which steps are legal for a plan, in which state, by whom. Pure.
 
 Theory of operation. A plan is proposed by an operator, by the leader if the setting `balancing_review` is on, or by a
-job of the load history, whose advice it then carries. Somebody approves it. Then an operator runs it, or the leader if
-it has advice. The leader makes its changes and records how it ended. A promised effect is measured, and undone if it
-did harm.
+job of the load history, whose advice it then carries. It is approved. Then an operator runs it, or the leader if it has
+advice. The leader makes its changes and records how it ended. A promised effect is measured, and undone if it did harm.
 
-Each step is a compare-and-set on the plan's document, so if two act at once, one is told what the other did. Each act
+Each step is a compare-and-set on the plan's document, so if two act at once, one learns what the other did. Each act
 is a compare-and-set on the changed object (a setting's version, a bundle's revision), so a new leader can safely repeat
 it. A leader keeps nothing about a plan in memory that the next leader would miss. Invariants:
 docs/decisions/0031-one-life-of-a-plan.md.
@@ -102,12 +101,12 @@ def all_went_well(plan: Plan, facts: Facts) -> bool:
 
 
 def something_went_wrong(plan: Plan, facts: Facts) -> bool:
-    """Each move is over, and one failed (but for advice) or none was made."""
+    """Each move is over, and one failed (except in advice) or none was made."""
     return _all_settled(facts) and not all_went_well(plan, facts) and not its_effect_is_promised(plan, facts)
 
 
 def nothing_is_under_way(plan: Plan, facts: Facts) -> bool:
-    """What had begun is over, and it is not written down yet what became of it."""
+    """What had begun is over, and its results are not recorded yet."""
     return bool(plan.moves) and not plan.outcomes and facts.count(MoveStatus.UNDER_WAY) == 0
 
 
@@ -181,7 +180,7 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
         row
         for state in (_S.PROPOSED, _S.APPROVED)
         for row in (
-            PlanRow(state, _A.EXPIRE, _L, _S.EXPIRED, "nobody let it run in time", it_is_out_of_date),
+            PlanRow(state, _A.EXPIRE, _L, _S.EXPIRED, "it was not run in time", it_is_out_of_date),
             PlanRow(state, _A.SUPERSEDE, _L, _S.SUPERSEDED, "newer data or advice counts", it_is_advice, _OUTDATED),
             PlanRow(state, _A.REFUSE, _L, _S.REFUSED, "it must not run", it_is_advice, "it is out of bounds"),
         )
@@ -202,7 +201,7 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
     PlanRow(_S.MEASURING, _A.HARM, _L, _S.UNDOING, "it did harm", None, "it is worse by more than the bound"),
     PlanRow(
         _S.MEASURING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "its effect cannot be measured any more", None,
-        "somebody has changed what it changed",
+        "its changes were changed again",
     ),
     *(
         row
@@ -225,7 +224,7 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
         for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
     ),
     PlanRow(_S.UNDOING, _A.SETTLE, _L, _S.UNDOING, "its results are known", nothing_is_under_way),
-    PlanRow(_S.UNDOING, _A.UNDO, _L, _S.UNDONE, "all that nobody else has changed is as before"),
+    PlanRow(_S.UNDOING, _A.UNDO, _L, _S.UNDONE, "what was not changed again is as before"),
 )  # fmt: skip
 
 OPEN = frozenset({_S.PROPOSED, _S.APPROVED, _S.RUNNING})

@@ -1,9 +1,9 @@
 """Which bundles crash the brokers that acquire them, judged from the channel's records alone. Pure.
 
-A broker is *lost* when the leader revokes its bundles as orphans, calls off a transfer to it, or tells of its end in a
+A broker is *lost* when the leader revokes its bundles as orphans, calls off a transfer to it, or reports its end in a
 no-op. Each loss counts against the bundles that this broker had acquired within `quarantine_window_s`, and ends the
-evidence against all others. So the evidence against a bundle is a *row*: each broker that was lost in that time was
-lost soon after it acquired this bundle, and no broker without the bundle was lost. A holder that releases the bundle,
+evidence against all others. So the evidence against a bundle is a *row* of losses. Each broker in it was lost soon
+after it acquired this bundle, and meanwhile no broker without the bundle was lost. A holder that releases the bundle,
 or that turns out to be alive, ends the row too.
 
 From the second loss on (`DRAWN_FROM`) the bundle goes to a broker drawn at random, and the record that gives it out
@@ -31,7 +31,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 
 LOSS = "fate"
-"""The `cause` of the no-op by which a leader tells of the end of a broker, `Record.to`: its reason begins with an
+"""The `cause` of the no-op by which a leader reports the end of a broker, `Record.to`: its reason begins with an
 `End`."""
 DRAWN = "drawn:"
 """Begins the `cause` of a record that gives a bundle to a broker drawn at random; the number of candidates follows."""
@@ -109,8 +109,8 @@ class Evidence(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"{len(self.deaths)} brokers were lost one after the other, each soon after it got the bundle, and no "
-            f"other, the last one {self.deaths[-1]}; odds {self.odds:.2g} : 1 that the bundle is the cause, it is "
-            f"locked above {LOCKED_ABOVE:,.0f} : 1; before that one "
+            f"other; the last one: {self.deaths[-1]}; odds {self.odds:.2g} : 1 that the bundle is the cause, locked "
+            f"above {LOCKED_ABOVE:,.0f} : 1; lost earlier: "
             f"{', '.join(str(death.broker) for death in self.deaths[:-1])}"
         )
 
@@ -258,12 +258,12 @@ class Quarantine:
 
 
 def drawn(candidates: int) -> str:
-    """The `cause` of a record that gives a bundle to one of so many candidates, drawn at random."""
+    """The `cause` of a record that gives a bundle to one of this many candidates, drawn at random."""
     return f"{DRAWN}{candidates}"
 
 
 def loss_record(leader: BrokerId, epoch: int, broker: BrokerId, end: End, why: str) -> Record:
-    """The record by which a leader tells of the end of a broker."""
+    """The record by which a leader reports the end of a broker."""
     return Record("", Action.NOOP, leader, Role.LEADER, epoch, to=broker, cause=LOSS, reason=f"{end}: {why}")
 
 

@@ -1,18 +1,18 @@
-"""The quarantine at work: collects evidence at every broker; as leader tells of lost brokers, locks, retries, unlocks.
+"""Runs the quarantine: collects evidence at every broker; as leader reports lost brokers, locks, retries, unlocks.
 
 | state of a bundle | becomes | when |
 |---|---|---|
 | clear | drawn | two brokers in a row were lost soon after they got it, and no other |
-| drawn | suspected | so were `quarantine_deaths` different ones, at least three |
-| drawn, suspected | clear | a broker without it is lost; its holder lives with it; a lost broker lives |
+| drawn | suspected | `quarantine_deaths` different brokers were, at least three |
+| drawn, suspected | clear | a broker without it is lost; its holder survives with it; a lost broker is alive |
 | suspected | locked | odds above `LOCKED_ABOVE`, and `LEAST` of the processes are known to have crashed |
 | locked | on trial | `quarantine_retry_s` are over, doubled with each trial |
 | on trial | locked | its holder crashes |
-| on trial | clear | its holder lives with it for `quarantine_window_s` |
+| on trial | clear | its holder survives with it for `quarantine_window_s` |
 | locked | clear | an operator releases it |
 
 Only a locked bundle is kept from brokers. The lock is the policy field `quarantined`, which survives everything.
-Leaders end what leaders wrote there; what a person wrote stays until a person ends it.
+Leaders end what leaders wrote there; what an operator wrote stays until an operator ends it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Processes:
             del self._known[next(iter(self._known))]
 
     def vanished(self, quarantine: Quarantine, now_ms: int, gone_s: float) -> list[BrokerId]:
-        """Brokers whose end is to be told, since they are not registered any more and did not drain."""
+        """Brokers whose end is to be reported, since they are no longer registered and did not drain."""
         tell = list[BrokerId]()
         for broker, at_ms in tuple(self._vanished.items()):
             known = self._known.get(broker)
@@ -169,7 +169,7 @@ class Processes:
 class Keeper:
     """A leader's work on the quarantine; run `keep(term)` while a term lasts.
 
-    `draw` chooses a broker at random among those that may take a bundle but for its lock, and says from how many.
+    `draw` chooses a broker at random among those that may take a bundle apart from its lock, and says from how many.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Keeper:
             await term.executor.steps.passed()
 
     async def _tell(self, term: Term) -> None:
-        """Tell of the end of brokers: whether they crashed, and of those that held nothing that they were lost."""
+        """Report the end of brokers: whether they crashed, and that those which held nothing were lost."""
         now_ms = self._deciding.wall_ms()
         gone_s = GONE_SESSIONS * self._deciding.settings().session_timeout_s
         leader = term.leadership

@@ -1,6 +1,6 @@
 """An operator's actions on balance, at any broker: propose plans, take steps with them, pause and resume.
 
-A bulk unload is a plan too, approved because an operator asked for it: so it has waves, progress, an end and a list of
+A bulk unload is a plan too, approved because an operator asked for it. So it has waves, progress, an end and a list of
 failures, and outlives the leader that began it. A pause is a field of the subject's policy: it outlives leaders and
 restarts, and keeps its author and reason. It stops rounds and running plans at once; moves under way finish.
 Administrators can still move single bundles.

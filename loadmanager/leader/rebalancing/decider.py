@@ -36,7 +36,7 @@ class StrategyFailed(Conflict):
 
 
 class Asking:
-    """Asks strategies; one that is overdue gets no other question until it has answered, as each occupies a thread."""
+    """Asks strategies. An overdue one gets no other question until it has answered, as each occupies a thread."""
 
     def __init__(self, run_blocking: Blocking) -> None:
         self._run_blocking = run_blocking
@@ -132,7 +132,7 @@ class Decider:
     async def _model_of_what_is_read(self, settings: Settings | None, policies: Policies | None) -> ClusterModel:
         """The model, without bundles while their loads are not read.
 
-        It is built off the loop, from a frozen copy of the table: a thousand brokers take a fifth of a second, and the
+        It is built off the loop, from a frozen copy of the table. A thousand brokers take a fifth of a second, and the
         loop also writes the proofs of ownership.
         """
         taking_part = [peer for peer in self.membership.peers.values() if self.takes_part(peer)]

@@ -76,7 +76,7 @@ class UnderWay:
             self._count_entry(entry)
 
     def _count_entry(self, entry: Ownership) -> None:
-        """Count a bundle in a planned move; an assignment by a lookup, a split or a revocation is none."""
+        """Count a bundle in a planned move; an assignment by a lookup, a split or a revocation does not count."""
         names = [broker.name for broker in (entry.holder, entry.target) if broker is not None]
         if entry.state in (State.TRANSFERRING, State.RELEASING) or (
             entry.state is State.ASSIGNING and entry.action.value == "release"

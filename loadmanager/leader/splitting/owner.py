@@ -1,8 +1,8 @@
-"""An owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours, and tells of it.
+"""An owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours, and records it.
 
-The channel shows the result of every split, not only of those asked for here: children inherit the load of their
-parent, and if the owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of
-hits and since when bundles are cold; it counts again from zero, which only delays its next splits and merges.
+The channel shows the result of every split, also of those asked for elsewhere. Children inherit the load of their
+parent. If the owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of hits
+and since when bundles are cold. It counts again from zero, which only delays its next splits and merges.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Journal:
         self.counts: Counter[What] = Counter()
         self.looks = 0
         self.looked_ms = 0
-        self.idle = "nobody has looked yet"
+        self.idle = "the bundles were not looked at yet"
         """Why the last look decided nothing; empty if it did decide."""
         self.split_decision: SplitDecision | None = None
         self.merge_decision: MergeDecision | None = None
@@ -121,11 +121,11 @@ REPORTS_AWAITED = 3
 """For how many reports at least children keep their inherited load, so that the leader hears of it."""
 
 KeysOf = Callable[[Bundle, str, BundleLoad], Awaitable[list[KeyRate] | NoCuts]]
-"""Asks the service for a bundle's keys, from which cuts are chosen; see `agent.hooks`."""
+"""Asks the service for a bundle's keys, from which cuts are chosen; see `loadmanager.broker.hooks`."""
 
 
 class Loads(Protocol):
-    """The measured loads of this broker's bundles; `load.service.LoadService` provides them."""
+    """The measured loads of this broker's bundles; `LoadService` provides them."""
 
     @property
     def loads(self) -> Mapping[Bundle, BundleLoad]: ...

@@ -70,9 +70,9 @@ AWAY_S = 1.0
 CONFLICTS = 2
 POLLS = 6
 SURELY_S = 1.0
-"""So long before its end a lease is surely valid, though clocks of both sides were read apart."""
+"""A lease is surely valid until this long before its end, although both sides read their clocks at different times."""
 LIVELY_MS = 20_000
-"""A lease that does not run out while a check looks at what else should end the serving."""
+"""A lease that does not run out while a check looks at other reasons to stop serving."""
 
 
 @check("attach", starts=True)
@@ -664,11 +664,11 @@ async def moved(stage: Stage) -> None:
 
 @check("not-serving")
 async def not_serving(stage: Stage) -> None:
-    """A key that nobody serves is answered as the sidecar says: 503, with its Retry-After."""
+    """A key that no broker serves is answered as the sidecar says: 503, with its Retry-After."""
     key = stage.key_in(stage.new_bundle())
 
     async def nowhere(asked: str, timeout_s: float) -> Claimed:
-        raise NotServing("nobody serves this key at the moment", RETRY_AFTER_S)
+        raise NotServing("no broker serves this key at the moment", RETRY_AFTER_S)
 
     stage.script.claim = nowhere
     stage.note(f"answered claims with 503, Retry-After: {RETRY_AFTER_S:g}")

@@ -24,7 +24,7 @@ VALID_MS = 3_000
 POLL_S = 0.1
 """The time for which a poll waits, unless the service asks for less."""
 UNREAD = 2
-"""Of so many last answers a service may not have read one: as it asks one question after the other, it has read those
+"""A service may not have read one of this many last answers. As it asks one question after the other, it has read those
 before."""
 BROKER = "conformance:7070"
 CLUSTER = ClusterIdentity("conformance", "0a1b2c3d4e5f-1", 1)
@@ -277,7 +277,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket that does not listen yet. While one is there, nobody else on the machine is given the port."""
+    """A socket that does not listen yet. While one exists, the machine gives the port to no other process."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "SO_REUSEPORT"):

@@ -51,13 +51,13 @@ class Result:
 
 
 CHECK_S = 120.0
-"""The longest time of one check, beside the start of the service."""
+"""The longest time of one check, without the start of the service."""
 
 
 async def conform(
     options: Options, serve: Serve, checks: Sequence[Check], skip: Collection[str] = ()
 ) -> AsyncGenerator[Result]:
-    """Run the checks, and give each result when it is there. Raises OSError if there is no such command."""
+    """Run the checks, and yield each result as soon as it is known. Raises OSError if there is no such command."""
     with tempfile.TemporaryDirectory(prefix="loadmanager-") as folder:
         async with Stage(options, serve, Path(folder)) as stage:
             why = ""

@@ -71,7 +71,7 @@ class Service:
         return shown.decode(errors="replace").strip()
 
     def pause(self) -> None:
-        """Stop all its processes (SIGSTOP): they run no instruction more."""
+        """Stop all its processes (SIGSTOP): they run no further instruction."""
         os.killpg(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -138,7 +138,7 @@ class Answer:
         return 400 <= self.status < 500
 
     def json(self) -> Any:
-        """The body; None if it is no JSON."""
+        """The body; None if it is not JSON."""
         with suppress(ValueError):
             return json.loads(self.body)
         return None
@@ -196,7 +196,7 @@ def signed(hook: Hook, secret: Secret, at: datetime | None = None) -> dict[str, 
 WIDTH = 1 << 12
 """Positions in a bundle of a check."""
 MARGIN = 1 << 24
-"""No bundle of a check is nearer to an end of the hash space, but for those that try the ends."""
+"""No bundle of a check is nearer to an end of the hash space, except in checks of the ends."""
 AGAIN_S = 0.05
 PROBE_S = 10.0
 SLACK_S = 0.3
@@ -297,7 +297,7 @@ class Stage:
         await self._stack.enter_async_context(self._serve(self.script, self.secret, self.watch.around, listening))
 
     async def open(self) -> None:
-        """The sidecar is there."""
+        """The sidecar is reachable."""
         await self.gate.open(self._target)
 
     def clear(self) -> None:
@@ -334,7 +334,7 @@ class Stage:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there."""
+        """Returns True if the process runs."""
         return self._service is not None and self._service.exit_code is None
 
     @property
@@ -344,7 +344,7 @@ class Stage:
         return self._service
 
     async def start(self) -> None:
-        """Start the process anew, without waiting for what it does."""
+        """Start the process again, without waiting for what it does."""
         await self.end_service()
         self.script.forget()
         where = {"LOADMANAGER_SIDECAR": self.gate.url, "LOADMANAGER_SIDECAR_SECRET_FILE": str(self._file)}
@@ -352,7 +352,7 @@ class Stage:
         self.note("started the command")
 
     async def end_service(self) -> None:
-        """Kill the process, if it is there."""
+        """Kill the process, if it runs."""
         if self._service is not None:
             await self._service.end()
             self._service = None
@@ -498,7 +498,7 @@ class Stage:
         return answer
 
     async def refuses(self, key: Key, why: str, for_s: float = AGAIN_S) -> Answer:
-        """The key must not be served: neither now, nor for so long. Gives the last answer."""
+        """The key must not be served now, nor for this long. Gives the last answer."""
         until_s = time.monotonic() + for_s
         tries = 0
         while True:

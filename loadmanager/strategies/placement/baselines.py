@@ -15,8 +15,8 @@ from statechannel.law.bundle import Bundle
 class PowerOfTwo:
     """Placement by two choices: the bundle's hash names two brokers, the emptier one gets it.
 
-    It needs little data and is robust: if load data are old, or many callers ask at once, no broker is flooded, since
-    each is one of the two only for few bundles. It cannot balance precisely. The former owner is one of the two.
+    It needs little data and is robust. Old load data or many callers at once flood no broker, since each broker is one
+    of the two only for few bundles. It cannot balance precisely. The former owner is one of the two.
     """
 
     name = "power-of-two"
@@ -49,8 +49,8 @@ class LeastResourceUsage:
 
     Chooses one of the brokers whose usage is below the mean by the margin `Given.margin` (`placement_margin_percent`),
     or if there is none, of all brokers, however full or unknown. Bundles that a broker was just given do not count, so
-    a burst of lookups lands on the few that were low a moment ago; and one full broker can lift the mean so little that
-    no broker is well below it. Pulsar chooses at random, here the bundle's hash decides.
+    a burst of lookups lands on the few that were low a moment ago. One full broker can lift the mean so little that no
+    broker is well below it. Pulsar chooses at random; here the bundle's hash decides.
     """
 
     name = "least-resource-usage"
@@ -70,6 +70,6 @@ class LeastResourceUsage:
         rule = (
             f"{given.margin:.0%} below the mean of {mean:.0%}"
             if low
-            else f"nobody is {given.margin:.0%} below the mean"
+            else f"no broker is {given.margin:.0%} below the mean"
         )
         return Placed(chosen.broker, f"one of {len(best)} of {len(chosen_from)} brokers: {rule}", refused)

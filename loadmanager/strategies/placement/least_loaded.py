@@ -27,7 +27,7 @@ from statechannel.law.record import BrokerId
 BLUR = 1 / 32
 """Counts within this fraction are told apart by the bundle's hash as well.
 
-Else callers whose views are 30 records old would all fill the same broker until they notice (3.4 % off even; so 1.9 %,
+Else callers whose views are 30 records old would all fill the same broker until they notice (3.4 % off even; now 1.9 %,
 with 1,024 bundles on 3 brokers).
 """
 
@@ -260,7 +260,7 @@ def _own_usage(candidate: Candidate) -> float:
 def _work(candidate: Candidate) -> float:
     """The usage that its bundles cause: what exceeds the margin.
 
-    A process without work also uses a few percent; blamed on its first bundles they would make each further one look
-    expensive.
+    A process without work also uses a few percent. Attributed to its first bundles, they would make each further one
+    look expensive.
     """
     return max(0.0, _own_usage(candidate) - MARGIN)

@@ -133,8 +133,8 @@ def _candidate(peer: Peer, load: BrokerLoadData | None, bundles: int, measure: M
 def declined_by(entry: Ownership) -> BrokerId | None:
     """The broker that just refused this bundle: the author of a `release` that left it unassigned as its last record.
 
-    A bundle that was unloaded on purpose looks the same; its former holder is then passed over once, as an unload
-    without a destination wants. So is a leader that released the bundle of a dead broker without a destination.
+    A bundle that was unloaded on purpose looks the same. Its former holder is then skipped once, as intended by an
+    unload without a destination. So is a leader that released the bundle of a dead broker without a destination.
     """
     return entry.by if entry.state is State.UNASSIGNED and entry.action is Action.RELEASE else None
 

@@ -23,7 +23,7 @@ from loadmanager.strategies.playground.scenario import CPU, Scenario
 IDLE = 0.05
 """Below this usage no broker counts as too full, however empty the others are: nothing is gained there."""
 BESIDE = 0.01
-"""The usage that a broker may have in addition to load that nobody can take from it."""
+"""The usage that a broker may have in addition to load that no broker can take from it."""
 
 
 class Ruler(msgspec.Struct, frozen=True, eq=False):
@@ -80,8 +80,8 @@ def even_usage(ruler: Ruler, capacity: Floats, foreign: Floats, movable: Floats)
 def allowed_usage(ruler: Ruler, even: float, foreign: Floats, largest: Floats, capacity: Floats) -> Floats:
     """(n,): up to which usage each broker counts as within tolerance.
 
-    That is the even level plus the tolerance. A broker is not blamed for foreign load above it, nor for a larger
-    bundle, which has to be somewhere; but then next to nothing else may be there. `largest` (n,) is each broker's usage
+    That is the even level plus the tolerance. A broker may be above it because of foreign load, or of a larger bundle,
+    which has to be somewhere; but then next to nothing else may be there. `largest` (n,) is each broker's usage
     by its largest bundle alone.
     """
     floor = ruler.usage(foreign, capacity) + largest
@@ -104,14 +104,14 @@ def load_that_had_to_move(
     was, became = before[:, counted], after[:, counted]
     given = np.maximum(0.0, was - np.maximum(became, goal)).sum(axis=0)
     if len(counted) > 1 or not sound:
-        # with several resources only a broker's fullest must reach the level: the others don't show who was too empty
+        # with several resources only a broker's fullest must reach the level: the others don't show which is too empty
         return float((given * scale[counted]).max())
     taken = np.maximum(0.0, np.minimum(became, goal) - was)[~leaving].sum(axis=0)
     return float((np.maximum(given, taken) * scale[counted]).max())
 
 
 GRACE_ROUNDS = 10
-"""In these first rounds nobody needs to have balanced anything."""
+"""In these first rounds a strategy need not have balanced anything."""
 SAMPLES = 12
 
 

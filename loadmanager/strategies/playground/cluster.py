@@ -93,7 +93,7 @@ class SimulatedCluster:
             self.holder[bundle] = destination
 
     def adopt(self, bundle: int, owner: int) -> None:
-        """Give a new owner to a bundle whose owner is gone. This is no planned move, so the bundle does not rest."""
+        """Give a new owner to a bundle whose owner is gone. The move was not planned, so the bundle does not rest."""
         self.place[bundle] = self.holder[bundle] = owner
 
     def loads(self, owners: Ints) -> Floats:

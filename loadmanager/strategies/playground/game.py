@@ -1,7 +1,7 @@
 """Plays one game: a strategy on a scenario, round by round, and records it.
 
-In each round brokers come and go, a leader observes and decides, the rules for all strategies are checked, and the
-moves are carried out before the next round (unless the conditions make them take longer). The same arguments give the
+In each round brokers come and go, and a leader observes and decides. The rules for all strategies are checked. The
+moves are carried out before the next round, unless the conditions make them take longer. The same arguments give the
 same run.
 """
 
@@ -48,7 +48,7 @@ def _violations(model: ClusterModel, decision: Decision) -> Iterator[str]:
     for move in decision.moves:
         row = row_of.get(move.bundle)
         if row is None:
-            yield f"moves {move.bundle}, which nobody reported"
+            yield f"moves {move.bundle}, which no broker reported"
             continue
         if move.bundle in seen:
             yield f"moves {move.bundle} twice in one decision"

@@ -22,7 +22,7 @@ from loadmanager.strategies.registry import PLACEMENTS, STRATEGIES
 TRANSFER_GAP_S = 0.027
 """The time that a bundle is not served in a transfer: p99 under load, docs/benchmarks.md."""
 UNLOAD_GAP_S = 1.0
-"""The same for an unload without destination: clients come back and ask. A round figure, not measured."""
+"""The same for an unload without destination: clients look the bundle up again. A round figure, not measured."""
 LAST_ROUNDS = 10
 
 
@@ -61,7 +61,7 @@ class Measures(msgspec.Struct, frozen=True):
     certificate_ratio: float
     """The strategy's own claim: load of its whole plans / their proven bounds, both summed; NaN if it makes none."""
     hindsight: float = float("nan")
-    """The least load that anybody had to move in the whole game to stay within tolerance; NaN if not computed."""
+    """The least load that any strategy had to move in the whole game to stay within tolerance; NaN if not computed."""
 
     @property
     def ratio(self) -> float:
@@ -149,7 +149,7 @@ class Summary(msgspec.Struct, frozen=True):
     """The mean of `Measures.certificate_ratio`."""
     certificate_ratio_worst: float
     over_hindsight: float
-    """Load moved / the least that anybody had to move, both summed over the seeds; NaN with several resources."""
+    """Load moved / the least that any strategy had to move, both summed over the seeds; NaN with several resources."""
     moves: float
     returns: int
     rounds_to_balance: float

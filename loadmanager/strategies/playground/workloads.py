@@ -44,7 +44,7 @@ BIG = 0.6
 
 
 def _calm(size: Size, rng: np.random.Generator) -> Floats:
-    """Loads that differ between bundles, constant in time but for noise of 2 %."""
+    """Loads that differ between bundles, constant in time apart from noise of 2 %."""
     noise = rng.normal(1.0, 0.02, (size.rounds, size.bundles)).clip(0.9, 1.1)
     return rng.lognormal(0.0, 0.6, size.bundles) * noise
 
@@ -264,7 +264,7 @@ def zipf(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def heavy(size: Size, rng: np.random.Generator) -> Scenario:
-    """Log-normal and Pareto bundles, constant but for noise of a few per cent."""
+    """Log-normal and Pareto bundles, constant apart from noise of a few per cent."""
     body = rng.lognormal(0.0, 1.0, size.bundles)
     tail = rng.pareto(TAIL, size.bundles) + 1.0
     weights = np.where(rng.random(size.bundles) < 0.8, body, tail)
@@ -292,7 +292,7 @@ USAGE = 0.35
 
 
 def recorded(path: Path, size: Size, rng: np.random.Generator) -> Scenario:
-    """The whole trace, in `size.rounds` rounds. Raises Invalid, which names the line, if the file is no trace."""
+    """The whole trace, in `size.rounds` rounds. Raises Invalid, which names the line, if the file is malformed."""
     lines = list(_lines(path))
     first_s, last_s = lines[0][0], lines[-1][0]
     times = sorted({time_s for time_s, _, _ in lines})
@@ -386,5 +386,5 @@ def make(name: str, size: Size, seed: int, trace: Path | None = None) -> Scenari
             raise Invalid("the workload trace needs a file: give it with --trace")
         return recorded(trace, size, rng)
     if name not in WORKLOADS:
-        raise Invalid(f"{name!r} is no workload; choose from {', '.join(WORKLOADS)}, or give a file with --trace")
+        raise Invalid(f"{name!r} is not a workload; choose from {', '.join(WORKLOADS)}, or give a file with --trace")
     return WORKLOADS[name](size, rng)

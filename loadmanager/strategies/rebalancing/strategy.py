@@ -1,9 +1,9 @@
 """The interface of rebalancing strategies, and the check of their answers. No clock, no I/O, no randomness.
 
 A strategy says which bundles the leader should move now. Third-party strategies are installed by an entry point of
-group `loadmanager.strategies` (see `strategies/registry.py`), so any answer is checked: one of another type is
-rejected, and an illegal move is removed with its whole group and listed as refused. Whether the bundle is still where
-the strategy saw it is checked when the move begins.
+group `loadmanager.strategies` (see `strategies/registry.py`), so any answer is checked. One of another type is
+rejected. An illegal move is removed with its whole group and listed as refused. Whether the bundle is still where the
+strategy saw it is checked when the move begins.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Strategy(Protocol):
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """Moves, or none and why. `memory` is that of the last decision, None in a leader's first round.
 
-        Every strategy must keep these rules: no move of a bundle that is in flight or fixed, none to a broker that is
-        draining, paused, without fresh load data or forbidden for the bundle, and none at all once the cluster is
-        balanced by its own measure.
+        Every strategy must keep these rules. It moves no bundle that is in flight or fixed. It moves none to a broker
+        that is draining, paused, without fresh load data or forbidden for the bundle. It moves nothing once the cluster
+        is balanced by its own measure.
         """
         ...
 

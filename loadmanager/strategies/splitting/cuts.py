@@ -37,7 +37,7 @@ from statechannel.errors import InvalidName
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key, position_of
 
 DOMINATES = 0.5
-"""A key with at least this fraction of its bundle's messages or bytes keeps its half hot wherever one cuts."""
+"""A key with at least this fraction of its bundle's messages or bytes keeps its part hot, wherever the cut is."""
 
 
 class Cuts(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def by_flow(bundle: Bundle, keys: Iterable[KeyRate], limits: Limits, margin: flo
             cuts.append(left + (key.position - left) // 2 + 1)
             messages, rate = key.rate_msg_s, key.rate_bytes_s
     if not cuts:
-        return NoCuts(f"no key of {bundle} lies behind what its limits allow")
+        return NoCuts(f"no key of {bundle} lies beyond what its limits allow")
     if len(cuts) >= MOST_PARTS:
         return by_load(bundle, busy, MOST_PARTS)
     return tuple(cuts)
@@ -196,7 +196,7 @@ def cuts_of(
             hottest = hottest_of(bundle, keys)
             return NoCuts(f"no key of {bundle} has traffic") if hottest is None else around(bundle, hottest.position)
         case other:
-            return NoCuts(f"there is no way {other!r} to cut by keys")
+            return NoCuts(f"{other!r} is not a way to cut by keys")
 
 
 def automatic_cuts(hot: Hot, algorithm: str, keys: Sequence[KeyRate] | NoCuts, bounds: Bounds) -> Cuts | NoCuts:

@@ -1,12 +1,12 @@
 """Decides which cold neighbours an owner merges, and why not the others. Pure; the memory goes in and out.
 
 The neighbours belong to one owner, touch, are under the same policies, and together stay below `merge_below_percent` of
-every split limit; each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
+every split limit. Each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
 whatever the load does:
 
 * A merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %).
-* The parts of a split are not merged within `merge_rest_s`, since they have not existed for so long. So an oscillating
-  load, of any period, costs each range at most one split and one merge in `merge_rest_s`.
+* The parts of a split are not merged within `merge_rest_s`, since they have not existed for that time. So a load
+  that oscillates, with any period, costs each range at most one split and one merge in `merge_rest_s`.
 
 A bundle whose service reports no load for it is not cold but unmeasured, and stays. Neighbours of different owners are
 not brought together: that move would gain nothing but tidiness.

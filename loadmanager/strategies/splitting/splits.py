@@ -1,9 +1,9 @@
 """When a bundle is hot or cold, and which of its bundles an owner splits now. Pure; the memory goes in and out.
 
-The rule is Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`), taken from its code. Its limits and their order:
-topics, sessions, message rate, bandwidth; the first that holds is the cause; a limit of 0 means none. A bundle of two
-or more keys that is above a limit in more than `split_hits` looks in a row is split, if its namespace stays within
-`namespace_max_bundles` and no neighbour is being split, at most `split_bundles_per_round` at a time.
+The rule is Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`), taken from its code. Its limits, in this order, are
+topics, sessions, message rate and bandwidth. The first that is exceeded is the cause; a limit of 0 means none. A bundle
+of two or more keys is split if it is above a limit in more than `split_hits` looks in a row. Its namespace must stay
+within `namespace_max_bundles`, and no neighbour may be in a split. At most `split_bundles_per_round` begin at a time.
 
 Differences: the fullest goes first (Pulsar: in map order), one split may make more than two parts, and bundles that the
 round has no room for keep their hits.
@@ -157,7 +157,7 @@ def choose(
     largest = max(sorted(sizes), key=lambda bundle: sizes[bundle], default=None)
     if largest is None or sizes[largest] <= 0:
         what = "keys" if which is Extreme.LARGEST else "load"
-        raise Conflict(f"nobody has reported any {what} of a bundle of {namespace}: name the bundle by its range")
+        raise Conflict(f"no {what} was reported for any bundle of {namespace}; name the bundle by its range")
     return largest
 
 

@@ -1,10 +1,10 @@
 """Spreads the children of a split over the brokers, by their load. Pure.
 
-The owner that split a bundle asks for this in its `TopBundlesLoadData`. A split alone relieves nobody, and a round of
-the strategy acts only on a broker that is too full. So children are placed at once by their own rule: the hottest
-first, each on the broker that is least full with it, of equal ones on that with the fewest siblings. No broker becomes
-fuller than the owner was; a child that nobody else can take stays. A child need not rest: the channel's memory of moves
-is by bundle, and has none of it yet.
+The owner that split a bundle asks for this in its `TopBundlesLoadData`. A split alone relieves no broker, and a round
+of the strategy acts only on a broker that is too full. So children are placed at once by their own rule. The hottest
+comes first. Each goes to the broker that is least full with it, and of equal ones to the one with the fewest siblings.
+No broker becomes fuller than the owner was; a child that no other broker can take stays. A child need not rest: the
+channel remembers moves by bundle, and knows none of it yet.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def test_a_memory_that_cannot_be_kept_is_told():
 
 @pytest.mark.parametrize("name", ["os:system", "msgspec:Struct", "tests:Nothing", f"{__name__}:Counting"])
 def test_a_record_makes_us_load_no_foreign_type(name: str):
-    with pytest.raises(BadDecision, match="no type of this release"):
+    with pytest.raises(BadDecision, match="a type unknown to this release"):
         given_memory(Memory(b"\x80", name), Counting())
 
 

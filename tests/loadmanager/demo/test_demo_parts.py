@@ -61,7 +61,7 @@ def test_only_a_run_without_any_fault_is_clean(spoilt: dict[str, object]):
 @pytest.mark.parametrize(
     ("log", "coordination", "says"),
     [
-        ("foo:bar", None, "--log 'foo:bar' is no address"),
+        ("foo:bar", None, "--log 'foo:bar' is not an address"),
         ("cluster.db", None, "sqlite:FILE or kafka://host:port"),
         ("sqlite:", None, "names no file"),
         ("kafka://h:1,", "zookeeper://h:1", "kafka://host:port"),

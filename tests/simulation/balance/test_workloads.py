@@ -188,5 +188,5 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, told: s
 
 
 def test_a_workload_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(Invalid, match=r"'tsunami' is no workload; choose from zipf"):
+    with pytest.raises(Invalid, match=r"'tsunami' is not a workload; choose from zipf"):
         make("tsunami", SIZE, 1)

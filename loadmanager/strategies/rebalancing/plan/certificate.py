@@ -87,7 +87,7 @@ def attained_by(whole: Draft) -> Attained:
 
 
 def _giants(draft: Draft, at: int, may: Flags) -> float:
-    """The excess of bundles that are too large for every broker, each at the broker where it is least.
+    """The excess of bundles that are too large for every broker, each on the broker where its excess is least.
 
     Two on one broker cause no less than the sum, since a broker's ceiling is not below the load that cannot be taken
     from it.

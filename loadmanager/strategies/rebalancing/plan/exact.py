@@ -10,8 +10,8 @@ a broker out of tolerance. It keeps their moves, and bundles in an anti-affinity
 `settle` covers small pools as a whole: the cheapest placement of all movable bundles, in place of the stages' result.
 The stages choose one move after another; with few bundles that shows in the result. The program starts from the pool
 before any move, and its result replaces the draft's moves of the pool only if the objective is lower. If brokers stay
-above their ceilings, a second search asks for a placement without any. Like a first move, it may exceed the round's
-budget, by a pair of the largest bundles, if the round moves nothing else for balance: moves that only help together
+above their ceilings, a second search asks for a placement without any. If the round moves nothing else for balance, it
+may exceed the round's budget like a first move, by a pair of the largest bundles. Else moves that only help together
 would never be made.
 """
 
@@ -131,7 +131,7 @@ class _Columns:
 
 
 def solve(draft: Draft, subproblem: Subproblem, nodes: int, *, even: bool = False) -> Ints | None:
-    """(k,): the position of each bundle's best broker; None if the search found nothing, or there is no solver.
+    """(k,): the position of each bundle's best broker; None if the search found nothing, or no solver is installed.
 
     `even`: of the placements that leave no broker above its ceiling.
     """

@@ -10,9 +10,12 @@ that a load that rises everywhere does not count as an error:
 A broker's margin is its rise until the next round, plus DOUBTS times the doubt. Margins use at most KEPT of the room
 between target and limit, in the mean over a pool, or its load would fit nowhere.
 
-Some brokers teach nothing in a round: one whose number of bundles is not the expected one, as its load changed by moves
-that this strategy did not make, or that were not made; one that exchanged bundles in the last round, where the number
-says nothing; and one whose report is a mean over a time (`load_window_s`) in which its bundles changed.
+Some brokers teach nothing in a round:
+
+* one whose number of bundles is not the expected one: moves of others, or moves that were not made, changed its load;
+* one that exchanged bundles in the last round, where the number says nothing;
+* one whose report is a mean over a time (`load_window_s`) in which its bundles changed.
+
 docs/decisions/0043-plan-for-the-next-round.md has the figures behind the constants.
 """
 
@@ -30,13 +33,13 @@ from loadmanager.strategies.rebalancing.plan.scale import Scale
 NEWEST = 0.5
 """The weight of the newest rise in a broker's rate."""
 TWICE = 2.0
-"""A rate is at most so many times the smaller one of the last two rises."""
+"""A rate is at most this many times the smaller one of the last two rises."""
 OLD_ROUNDS = 3.0
 """An expectation that is older says nothing: balancing was paused, or the round failed."""
 FORGOTTEN = 0.2
 """The part of the doubt that a round replaces."""
 DOUBTS = 1.5
-"""So many times the doubt are kept free: of errors of a normal distribution a fifteenth is larger."""
+"""This many times the doubt is kept free; one in fifteen errors of a normal distribution is larger."""
 KEPT = 0.7
 NOTHING = -1
 """In place of a number of bundles: the broker will teach nothing."""

@@ -32,7 +32,7 @@ PASSES = 50
 """No known model needs more than a few."""
 
 NEARLY_IDLE = 0.05
-"""Nobody wants to hear of tolerances below this usage."""
+"""Tolerances do not matter below this usage."""
 
 
 class Plan:
@@ -168,7 +168,7 @@ def _stuck(draft: Draft, broker: int) -> str:
 
 
 WORTH_TELLING = 0.0005
-"""A smaller margin would be told as 0.0 points."""
+"""A smaller margin would be shown as 0.0 points."""
 
 
 def limit_of(draft: Draft, broker: int) -> str:

@@ -1,8 +1,8 @@
 """Why a bundle stays: the rule with its numbers for every destination, and what would have to change. Pure.
 
-For `explain`, one bundle is judged alone by the plan's filters and objective on the present model; if the plan moves
+For `explain`, one bundle is judged alone by the plan's filters and objective on the present model. If the plan moves
 another bundle of the same broker because that fits better, the plan's decision says so. For a decision, the best
-candidates that a finished draft did not move are listed with the rule that refused each, and others counted by rule.
+candidates that a finished draft did not move are listed with the rule that refused each. Others are counted by rule.
 Candidates are bundles of the brokers that are still out of tolerance, else of the fullest one. Each is compared with
 its best destination: the one that would be least full with it, rules ignored if they leave none.
 """

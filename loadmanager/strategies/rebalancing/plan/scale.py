@@ -2,10 +2,9 @@
 
 Brokers that can take the same bundles form a pool (isolation policies cut the cluster into several); target and limits
 are per pool. The target is the usage of every broker of the pool if load were a liquid. Load that can't flow (foreign
-load, fixed bundles) stays where it is; a bundle too large for every broker that may hold it is where it does least
-harm; brokers that are over the limit because of these are left out of the mean. A bundle's size is measured by the
-capacity of the broker that would hold it. Nothing here depends on where the movable bundles are, so planning
-terminates.
+load, fixed bundles) stays where it is. A bundle too large for every allowed broker counts where it does least harm.
+Brokers that are over the limit because of these are left out of the mean. A bundle's size is measured by the capacity
+of the broker that would hold it. Nothing here depends on where the movable bundles are, so planning terminates.
 
 The objective is the one number that the plan lowers: what the brokers' usages cost, plus what moving costs. With
 x = usage above the limit, of a broker that takes part:
@@ -209,7 +208,7 @@ class _Loads:
     def _stuck(self, resource: int, members: Ints, capacity: Floats, mean: float) -> Floats:
         """The least usage of each broker: load that can't go from it, and giants.
 
-        Giants are bundles too large for every broker that may hold them; each is where it leaves the broker least full.
+        A giant is too large for every broker that may hold it. Each counts where it leaves the broker least full.
         """
         flow, by_owner = self._flow_of(resource)
         stuck = np.maximum(0.0, self._brokers.used[members, resource] - by_owner[members]) / capacity

@@ -3,8 +3,8 @@
 A broker's first sample is its average; then an average keeps the fraction `shedder_history` of itself and takes the
 rest from the new sample. Each round is one sample. A restarted broker begins without an average.
 
-Hard rules hold for Pulsar's strategies as for any other, in place of Pulsar's broker filters. A bundle of an
-anti-affinity group goes where the domain, then the broker, has the fewest namespaces of the group, as in Pulsar; but
+Hard rules hold for Pulsar's strategies as for any other, in place of Pulsar's broker filters. As in Pulsar, a bundle of
+an anti-affinity group goes where the domain, then the broker, has the fewest namespaces of the group. Unlike there,
 moves that were decided already count, so that a group does not all go to one broker in the same round.
 """
 

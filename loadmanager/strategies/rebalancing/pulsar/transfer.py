@@ -1,17 +1,22 @@
 """Strategy `transfer`: Pulsar's TransferShedder, decision by decision; the reference for ours.
 
 Brokers are sorted by the moving average of their fullest resource. After the standard deviation has missed its target
-for some rounds in a row, the fullest gives to the emptiest until the target is met; figures follow the expected effect
+for some rounds in a row, the fullest gives to the emptiest until the target is met. Figures follow the expected effect
 of the round's own decisions. A bundle is judged by its bytes only, from the smallest to the largest. If the next one
 would be too much, it goes nevertheless if bundles of the emptiest broker can come back in exchange.
 
-These weaknesses of Pulsar are kept: bundles are chosen by bytes only and from the smallest up, so that many clients
-reconnect for little load; one broker that has not reported, or that has just shed, stops the round for the whole
-cluster; destinations get no time to settle; a bundle that comes back in a swap may have been moved just now.
+These weaknesses of Pulsar are kept:
 
-These are not kept: traffic that comes back in a swap counts only while a setting for log messages is on, so that the
-expected result is wrong; brokers with outdated data can be chosen although they are left out of the mean (here old data
-never moves anything); if no broker has any load, everything moves, since 0/0 is above nothing.
+* bundles are chosen by bytes only and from the smallest up, so that many clients reconnect for little load;
+* one broker that has not reported, or that has just shed, stops the round for the whole cluster;
+* destinations get no time to settle;
+* a bundle that comes back in a swap may have been moved just now.
+
+These are not kept:
+
+* traffic that comes back in a swap counts only while a setting for log messages is on, so the expected result is wrong;
+* brokers with outdated data can be chosen although they are left out of the mean (here old data never moves anything);
+* if no broker has any load, everything moves, since 0/0 is above nothing.
 
 Policies, pauses and drains hold as for every strategy; they cause no moves here.
 """
@@ -399,7 +404,7 @@ def _resting(model: ClusterModel, memory: TransferMemory) -> frozenset[int]:
 def _hit_count(hits: int, measured: Outcome, settings: Settings) -> str:
     figures = f"standard deviation of usage {measured.load_std:.3f}, target {settings.shedder_target_std:g}"
     if hits == 0:
-        return f"{figures}: nobody is over- or underloaded"
+        return f"{figures}: no broker is over- or underloaded"
     return f"{figures}; asked for in {hits} rounds in a row, it takes {settings.shedder_hit_count + 1}"
 
 

@@ -104,7 +104,7 @@ def test_the_built_in_strategy_goes_by_its_name() -> None:
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'best' is no placement.*least-loaded"):
+    with pytest.raises(ValueError, match=r"'best' is not a known placement.*least-loaded"):
         PLACEMENTS.make("best")
 
 
