@@ -1,9 +1,9 @@
 """The endpoints of one broker: an ASGI application on a loop of its own, and the listener that serves it.
 
-Every request passes `http/guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if
-the settings ask), the lookups' fast path, that of members of groups, and `http/limits.py`, before its route. A broker
-is ready before the routes are loaded (`application.py`): until then it answers probes, lookups and members of groups.
-`routing.py` says which thread runs what.
+Before its route every request passes `http/guard.py` (web pages of other origins), then `access/` (authentication and
+rate limits, if the settings ask for them). Then come the fast paths of lookups and of group members, and
+`http/limits.py`. A broker is ready before the routes are loaded (`application.py`). Until then it answers probes,
+lookups and members of groups. `routing.py` says which thread runs what.
 
 The socket is bound already. Of the node, what handles sockets and addresses uses only the registration, to announce the
 endpoints' address.

@@ -4,10 +4,9 @@
 If it cannot start, it prints the cause in one line, with the address, on stderr; exit code 1.
 
 The log of a broker process is on standard error: lines for people, or one JSON object a line. All code logs through
-`logging`, our libraries too; one formatter renders everything. Fields come from the context in which a line was logged:
-broker, incarnation, bundle (in hooks, so in the service's own lines as well), cause (in rounds of balancing), principal
-(in requests), trace (in hooks and rounds, if there are traces). No line has secrets, or characters that a terminal
-obeys.
+`logging`, our libraries too; one formatter renders everything. Fields come from the context in which a line was logged.
+Every line has broker and incarnation. Hooks add bundle, also to the service's own lines; rounds of balancing add cause,
+requests add principal, hooks and rounds add trace if traces are on. No line has secrets or terminal control characters.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _agreement_pairs(name: str, agreement: dict[str, Any] | None) -> list[tuple[
 
 
 USUAL = frozenset({"stale", "no-bundle", "not-unassigned", "foreign-cluster", "namespace-exists"})
-"""Normal reasons: somebody else was first, with a change, or with the record that begins the log."""
+"""Normal reasons: another writer was first, with a change, or with the record that begins the log."""
 
 
 def told_refusals(refused: dict[str, int]) -> str:
@@ -280,7 +280,7 @@ async def events(
             async with aclosing(_connection(remote, namespace, since)) as found:
                 async for event in found:
                     if event[1] or event[0] not in ("", "end"):
-                        failures = 0  # do not retry for ever with a broker that ends each connection after its greeting
+                        failures = 0  # do not retry forever with a broker that ends each connection after its greeting
                     since = event[1] or since
                     if event[0]:
                         yield event

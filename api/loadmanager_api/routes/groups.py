@@ -56,9 +56,9 @@ class GroupListed(BaseModel):
 
 
 class Group(Shape):
-    """A coordinated group. `generation` grows with every change of who should read what. Of `partitions`, which have a
-    holder, `moving` should have another one; `unread` are those that the strategy gives to nobody. `config` is that of
-    the strategy CONFIG."""
+    """A coordinated group. `generation` increases with every change of the assignment. `partitions` have a holder;
+    `moving` of them should have another one. `unread` partitions are assigned to no member. `config` is that of the
+    strategy CONFIG."""
 
     group: str
     coordinator: str
@@ -108,7 +108,7 @@ class GroupChange(Body):
 
 
 class RebalanceRequest(Body):
-    """How a group shall be divided anew."""
+    """How to rebalance a group."""
 
     by_lag: Annotated[bool, Field(description="weigh partitions by their present lag; for WEIGHTED_STICKY")] = False
 
@@ -139,7 +139,7 @@ class Rebalance(Shape):
 
 
 class OffsetsRequest(Body):
-    """Where a group shall go on reading: in one topic, or in all that it reads. `timeout_s`: its members have so long
+    """Where a group continues to read, in one topic or in all that it reads. `timeout_s`: time limit for its members
     to stop reading there."""
 
     to: Annotated[str, Field(max_length=100, description=FORMS, examples=["earliest", "2030-01-31T12:00:00Z"])]
@@ -149,8 +149,8 @@ class OffsetsRequest(Body):
 
 
 class OffsetStep(Shape):
-    """One partition: where the group was (null: it had no offset), and where it goes on (null: it stays as it is,
-    since there is no offset to count from)."""
+    """One partition: the offset before (null: the group had none), and the new one (null: it stays without an offset,
+    as there is none to count from)."""
 
     topic: str
     partition: int
@@ -293,7 +293,7 @@ async def configure_group(
     consumer_group: Name,
     wanted: GroupChange,
 ) -> Response | None:
-    """Set the strategy of a group, its configuration, or who divides its partitions. A change divides them anew."""
+    """Set the strategy of a group, its configuration, or who assigns its partitions. A change reassigns them."""
     key = _key(tenant, namespace, consumer_group)
     if wanted.strategy is None and wanted.mode is None and wanted.config is None:
         raise Invalid("say what to set: strategy, config, mode, or several of them")
@@ -337,7 +337,7 @@ async def rebalance_group(
     consumer_group: Name,
     wanted: RebalanceRequest,
 ) -> Response | None:
-    """Ask the group's strategy anew. With `by_lag` partitions weigh what waits in them."""
+    """Run the group's strategy again. With `by_lag`, partitions are weighted by their lag."""
     key = _key(tenant, namespace, consumer_group)
 
     async def rebalance(coordinator: Coordinator) -> None:
@@ -467,7 +467,7 @@ async def _answered(request: Request, node: Node, located: Located, work: Work[T
 
 
 class Figure(Shape):
-    """Records, and the age of the oldest in seconds: null if nobody read it."""
+    """Records, and the age of the oldest in seconds, null if it was not read."""
 
     messages: int
     latency_s: float | None

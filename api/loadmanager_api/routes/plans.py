@@ -323,7 +323,7 @@ class MoveLimits(Shape):
 
 
 class MovesInFlight(Shape):
-    """Moves under way, whoever began them. By broker, a move counts at both ends."""
+    """Moves under way, of any origin. In `by_broker` a move counts at both ends."""
 
     total: int
     by_broker: dict[str, int]
@@ -531,7 +531,7 @@ async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanDetail:
 
 @router.post("/{plan_id}/approve", responses=answers(404, 409))
 async def approve(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
-    """Approve a plan: it may run. 409 if somebody else was faster, or if all its bundles have moved since."""
+    """Approve a plan: it may run. 409 if another request was faster, or if all its bundles have moved since."""
     return await _act(acting, author, plan_id, PlanAction.APPROVE, wanted)
 
 
@@ -570,7 +570,7 @@ async def undo(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wa
 
 @router.post("/{plan_id}/withdraw", responses=answers(404, 409))
 async def withdraw(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
-    """Withdraw a plan: the leader undoes it at once, except what somebody else has changed since."""
+    """Withdraw a plan: the leader undoes it at once, except what others have changed since."""
     return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wanted)
 
 

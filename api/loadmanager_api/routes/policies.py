@@ -202,7 +202,7 @@ async def put_policy(
     """Set a document. Only bundles that it makes misplaced will move, within the limits of a round.
 
     412 for a document that can never be valid. 409 if nothing satisfies a rule (`force` overrides this), or if the
-    version is no longer `seen`; 412 if it is not that of `If-Match`.
+    version is no longer `seen`; 412 if it differs from `If-Match`.
     """
     seen = when.seen(seen, node.policies.latest(kind, name))
     if dry_run:

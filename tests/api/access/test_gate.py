@@ -263,7 +263,7 @@ def test_who_has_a_connection_longer_than_its_certificate_is_nobody(guarded: Gua
     assert found.identify((), carts) is found.known((), carts) is carts
     now_s[0] = 100.0
     assert found.known((), carts) is None
-    with pytest.raises(Unauthenticated, match="has expired: connect anew"):
+    with pytest.raises(Unauthenticated, match="has expired: connect again"):
         found.identify((), carts)
 
 

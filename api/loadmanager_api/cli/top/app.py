@@ -78,7 +78,7 @@ class Grid(DataTable[Text]):
 
 
 class Sure(ModalScreen[bool]):
-    """Whether to do it. The answer is no, unless somebody says yes."""
+    """Asks whether to do it. The default answer is no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "answer(True)", "Yes"),

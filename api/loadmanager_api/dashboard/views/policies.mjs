@@ -81,7 +81,7 @@ function document(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is no JSON: ${error.message}`);
+    throw new Error(`This is not JSON: ${error.message}`);
   }
 }
 
