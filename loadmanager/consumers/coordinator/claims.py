@@ -1,8 +1,8 @@
 """Who should read what where members divide the partitions (`Mode.CLIENT`). Pure.
 
 Every member computes the whole division from the same view, by the same strategy as the coordinator, and claims its
-part. A member that is slow, or claims nothing at all, strands no partition, for the coordinator computes a proposal by
-itself: what nobody claims goes to who has it there. A claim counts until its member makes another one, so that a new
+part. A slow member, or one that claims nothing, strands no partition: the coordinator computes a proposal of its own,
+and unclaimed partitions go to the members named there. A claim counts until its member makes another one, so that a new
 generation moves nothing before it has claims of its own.
 """
 

@@ -48,9 +48,9 @@ async def test_a_token_of_somebody_without_a_role_says_who_that_is(guarded: Guar
 NO_BEARER_TOKENS: list[tuple[str, str]] = [
     ("Basic cm9vdDpyb290", "another method than Bearer"),
     ("Bearer", "another method than Bearer"),
-    ("Bearer ", "no token that can be read"),
-    ("Bearer x", "no token that can be read"),
-    ("bearer a.b.c", "no token that can be read"),
+    ("Bearer ", "the token cannot be read"),
+    ("Bearer x", "the token cannot be read"),
+    ("bearer a.b.c", "the token cannot be read"),
 ]
 
 
