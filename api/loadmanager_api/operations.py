@@ -86,7 +86,7 @@ def operation_response(node: Node, operation: Operation) -> OperationResponse:
 
 
 def state_of(node: Node, operation: Operation) -> OperationStatus:
-    """Its state, as far as this broker knows who is there."""
+    """Its state, by the brokers that this broker knows."""
     if operation.ended is not None:
         return OperationStatus.DONE if operation.ended.status < 400 else OperationStatus.FAILED
     peer = node.membership.peers.get(BrokerId.parse(operation.begun.broker).name)

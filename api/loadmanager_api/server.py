@@ -199,7 +199,7 @@ def check_reach(address: str, settings: Settings) -> None:
     """Raise NotLoopback if others may reach `host:port` without TLS or authentication, unless `insecure` is on."""
     if settings.insecure or is_loopback(address.rpartition(":")[0].strip("[]")):
         return
-    open_to_all = () if settings.authentication else ("anybody may do anything (give token_keys or tls_client_ca)",)
+    open_to_all = () if settings.authentication else ("all clients may do anything (give token_keys or tls_client_ca)",)
     readable = () if settings.tls_certificate else ("others can read what is sent, tokens too (give tls_certificate)",)
     if open_to_all or readable:
         raise NotLoopback(

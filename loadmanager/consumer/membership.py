@@ -46,7 +46,7 @@ class Membership:
         self._claimed = 0
         """The first heartbeat with them."""
         self.over = False
-        """It was refused: who goes on joins under another id."""
+        """It was refused: to continue, join under another id."""
         self._acked = 0
         self._sequence = 0
         self._answered = 0

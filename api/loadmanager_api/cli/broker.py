@@ -259,11 +259,11 @@ SESSION_TIMEOUT_S = 5.0
 )  # fmt: skip
 @click.option(
     "--secret-file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), required=True,
-    help="File with the secret of sidecar and service; it is made if there is none.",
+    help="File with the secret of sidecar and service; created if it does not exist.",
 )  # fmt: skip
 @click.option(
     "--session-timeout-s", type=click.FloatRange(min=0.5, max=600), default=SESSION_TIMEOUT_S, show_default=True,
-    help="A service that has not polled for so long is taken for gone.",
+    help="Seconds without a poll after which a service counts as gone.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Write debug messages to the log, too.")
 def sidecar(

@@ -400,7 +400,7 @@ _AT = "/v1/channel/readers"
 
 ROWS = (
     Request("list", f"GET {_AT}", "List readers, and how far each has read.",
-        (click.option("--prefix", metavar="TEXT", help="Only readers whose name begins so."), since_option),
+        (click.option("--prefix", metavar="TEXT", help="Only readers whose name begins with TEXT."), since_option),
         pages=True, part="readers", columns={"reader": "name", "positions": lambda each: " ".join(map(str,
         each["positions"])), "registered": lambda each: age(each["registered_ms"])}, empty="no readers"),
     Request("add", f"PUT {_AT}/{{name}}", "Register a reader, or renew its registration and move it forward.\n\n"

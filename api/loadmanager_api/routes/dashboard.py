@@ -75,7 +75,7 @@ async def show_dashboard(request: Request) -> Response:
 @router.get("/docs", response_class=Response)
 @on_http_loop
 async def show_docs() -> Response:
-    """Lead to the view of the dashboard that describes the API."""
+    """Redirect to the view of the dashboard that describes the API."""
     return RedirectResponse("/#/api", 307)
 
 

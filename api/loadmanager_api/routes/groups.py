@@ -110,7 +110,7 @@ class GroupChange(Body):
 class RebalanceRequest(Body):
     """How to rebalance a group."""
 
-    by_lag: Annotated[bool, Field(description="weigh partitions by their present lag; for WEIGHTED_STICKY")] = False
+    by_lag: Annotated[bool, Field(description="weight partitions by their current lag; for WEIGHTED_STICKY")] = False
 
 
 def _queue_name(queue: Partition | None) -> str | None:
@@ -358,9 +358,9 @@ async def reset_offsets(
     wanted: OffsetsRequest,
     dry_run: DryRun = False,
 ) -> Offsets | Response:
-    """Let a group go on reading elsewhere, while it runs: its members stop reading there, the offsets are stored, and
-    the same members go on. Members that read nothing there notice nothing. A number of records forward or back leaves
-    partitions alone in which the group has no offset; 412 if it has none at all.
+    """Move a running group to other offsets: its members stop reading there, the offsets are stored, and the same
+    members continue. Members that read nothing there are not affected. A number of records forward or back skips
+    partitions in which the group has no offset; 412 if it has none at all.
 
     503 if a member did not stop within `timeout_s`: nothing was changed then.
     """
@@ -542,7 +542,7 @@ backlog_router = ControlRouter(prefix="/v1/backlog", tags=["consumer groups"])
 GroupName = Annotated[str, Query(min_length=1, max_length=1_000, description="`group.id`", examples=["t/n/billing"])]
 Topic = Annotated[str | None, Query(max_length=249, description="only this topic; by default all that it reads")]
 Ages = Annotated[
-    int, Query(ge=0, le=MOST_READS, description="read the ages of so many partitions, those with the largest lags")
+    int, Query(ge=0, le=MOST_READS, description="number of partitions whose ages are read, those with the largest lags")
 ]
 
 
@@ -618,7 +618,7 @@ async def estimate_filtered_backlog(
     key: Annotated[str | None, Query(max_length=1_000, description="records with this key")] = None,
     header: Annotated[str | None, Query(max_length=1_000, description="records with this header, NAME=VALUE")] = None,
     contains: Annotated[str | None, Query(max_length=1_000, description="records with this text in the value")] = None,
-    scanned: Annotated[int, Query(ge=1, le=LIMITS.scanned, description="look at so many records")] = LIMITS.scanned,
+    scanned: Annotated[int, Query(ge=1, le=LIMITS.scanned, description="most records to look at")] = LIMITS.scanned,
 ) -> FilteredBacklog:
     """Estimate how much of a group's backlog in a topic its consumers' filter lets through, from a sample of it.
 

@@ -156,7 +156,7 @@ Text = Annotated[str, Field(max_length=500)]
 
 
 class StepRequest(Body):
-    """Who asks, and why; both are kept with the result. Without `author` it is the author of the request."""
+    """Author and reason, both kept with the result. `author` defaults to the author of the request."""
 
     author: Annotated[str, Field(max_length=100)] = ""
     reason: Text = ""
@@ -386,7 +386,7 @@ def in_words(plan: Plan) -> str:
         case MoveBundles(moves):
             return f"move {_some([f'{move.bundle} to {move.destination}' for move in moves[:NAMED]], len(moves))}"
         case None:
-            shown = [f"{m.bundle} to {m.destination.name if m.destination else 'nobody'}" for m in plan.moves[:NAMED]]
+            shown = [f"{m.bundle} to {m.destination.name if m.destination else 'none'}" for m in plan.moves[:NAMED]]
             return f"move {_some(shown, len(plan.moves))}"
 
 

@@ -139,7 +139,7 @@ async def list_policies(
     paging: Paging,
     kind: Kind | None = None,
     prefix: Annotated[
-        str | None, Query(max_length=1_000, description="only names that begin so", examples=["shop/"])
+        str | None, Query(max_length=1_000, description="only names with this prefix", examples=["shop/"])
     ] = None,
     by: Annotated[str | None, Query(description="only versions of this author")] = None,
     since_ms: SinceMs = None,

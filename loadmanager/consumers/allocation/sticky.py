@@ -119,7 +119,7 @@ class Sticky(Generic[Q]):
                 revoked.setdefault(consumer, []).append(queue)
 
     def _fill(self, assigned: dict[str, list[Q]]) -> None:
-        """Give the free queues, in their order, always to who has fewest: whole rounds at once."""
+        """Give each free queue, in order, to the consumer with the fewest: whole rounds at once."""
         free = sorted(self._free)
         order = sorted((len(queues), consumer) for consumer, queues in self._queues.items()) if free else []
         lowest, height, next_one, at = list[str](), 0, 0, 0

@@ -332,7 +332,7 @@ class Weighted(Generic[Q]):
         return any(low in came_from and self._shift(_path(came_from, low)) for came_from in ways)
 
     def _reachable_from(self, high: str) -> dict[str, str | None]:
-        """Who may get a queue if `high` gives one up, directly or by handing on another; and from whom."""
+        """Consumers that may get a queue if `high` gives one up, directly or along a path; each with its giver."""
         came_from: dict[str, str | None] = {high: None}
         seen, waiting = set[str](), [high]
         for consumer in waiting:
@@ -450,7 +450,7 @@ class Weighted(Generic[Q]):
 
 
 class _Lowest:
-    """Who of some consumers is lowest with one queue more, while levels only rise. A heap for each capacity."""
+    """Finds the consumer that is lowest with one queue more, while levels only rise. A heap for each capacity."""
 
     def __init__(self, draft: Weighted[Any], consumers: Iterable[str]) -> None:
         self._draft = draft

@@ -45,9 +45,9 @@ class Claims:
         return (before | claim.partitions) & self.proposal.keys()
 
     def reader(self, partition: Partition, present: str | None) -> str:
-        """Who should read a partition of the proposal; `present` should at present.
+        """The member that should read a partition of the proposal; `present` is the one that should now.
 
-        Of several that claim it, one with a claim of the newest generation: the present one, or the proposed one.
+        Among several claimers, one with a claim of the newest generation wins: the present one, or the proposed one.
         """
         proposed, claimers = self.proposal[partition], self._claimers.get(partition)
         if not claimers:

@@ -74,8 +74,8 @@ class Event(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Who should read what after some events, by these settings; `changed` of it, in an order in which members are told
-    one after the other."""
+    """The assignment after some events, by these settings. `changed` partitions are in the order in which members are
+    told, one after the other."""
 
     events: tuple[Event, ...]
     settings: Settings
@@ -630,7 +630,7 @@ class Group:
         return partition in self._members[self._holders[partition]].revoked
 
     def _wanted(self, partition: Partition) -> str | None:
-        """Who should read it, and can."""
+        """The member that should read it, and can."""
         name = self._targets.of(partition)
         if name is None or partition in self._withheld:
             return None

@@ -503,7 +503,7 @@ class Coordinator:
                     await self._publish(name, hosted)
 
     async def _forget(self, name: str, hosted: Hosted) -> None:
-        """Who joins meanwhile begins a new one, which is written later."""
+        """A member that joins meanwhile begins a new group, which is written later."""
         del self._hosted[name]
         await self._reports.delete(_id_of(name), hosted.group.reported)
         with suppress(Fenced):

@@ -401,8 +401,8 @@ SECURED: dict[str, Any] = {"tls_certificate": "c", "tls_key": "k", "token_keys":
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "anybody may do anything.*, and others can read"),
-        ({"tls_certificate": "c", "tls_key": "k"}, "anybody may do anything"),
+        ({}, "all clients may do anything.*, and others can read"),
+        ({"tls_certificate": "c", "tls_key": "k"}, "all clients may do anything"),
         ({"token_keys": "t", "superusers": "root"}, "others can read what is sent"),
     ],
 )

@@ -355,7 +355,7 @@ class Top(App[None]):
             self._refuse("there is no other broker")
             return
         to = await self.push_screen_wait(Pick(f"Where shall {name} go?", others))
-        if to is not None and await self._sure(f"This moves {name} from {owner or 'nobody'} to {to}"):
+        if to is not None and await self._sure(f"This moves {name} from {owner or 'no broker'} to {to}"):
             await self._do(asking.unload(self._remote, Bundle.parse(name), to), f"{name} was moved to {to}")
 
     @work

@@ -35,7 +35,7 @@ function Hands({ me, row, brokers }) {
   const others = brokers.filter((broker) => broker.live && !broker.draining && broker.broker !== row.owner).map((broker) => [broker.broker]);
   const transfer = () => confirm({
     title: `Transfer ${row.bundle}?`,
-    text: `It leaves ${row.owner ?? "nobody"}; requests wait until the new owner has it.`,
+    text: `It leaves ${row.owner ?? "no broker"}; requests wait until the new owner has it.`,
     fields: [{ name: "to", label: "New owner", options: others, required: true, value: others[0]?.[0] }],
     verb: "Transfer",
     does: ({ to: destinationBroker }) => ask("PUT", withQuery(unload, { destinationBroker })),
