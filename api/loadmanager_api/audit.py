@@ -1,8 +1,8 @@
 """Writes one audit entry for each request that may change something, and for those that were refused at the gate.
 
-`audited` runs on the control loop around an endpoint, and returns when the entry is durable: a client that hears that
-something is done can read it in the audit log. If the log does not take it, the answer is given all the same, and
-counted. `before` and `after` are the state of what a request is about, read from the node, on its loop.
+`audited` wraps an endpoint on the control loop, and returns when the entry is durable. So a client that gets an answer
+finds the change in the audit log. If the log does not take the entry, the answer is sent all the same, and counted.
+`before` and `after` are the state of what a request is about, read from the node, on its loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def about(node: Node, action: str, given: Given) -> About:
     """What an endpoint of this name with these arguments is about, as this broker knows it."""
     try:
         return _about(node, action, given)
-    except (LoadManagerError, InvalidName):  # it does not exist, or is no name: the request will be refused
+    except (LoadManagerError, InvalidName):  # it does not exist, or is not a name: the request will be refused
         return About(_path(given))
     except Exception:  # noqa: BLE001 - the request goes on, and its answer stays, whatever is wrong here
         _log.exception("the audit entry of %s lacks what it is about", action)
@@ -138,13 +138,13 @@ def _path(given: Given) -> str:
 
 
 CHARACTERS, ENTRIES, LEVELS, VALUES = 300, 50, 8, 200
-"""The longest text, most entries of a list, most levels and most values of one state in an audit entry; what is beyond
-is cut, so that an entry costs little, whatever a client sends."""
+"""Limits of one state in an audit entry: characters of a text, entries of a list, levels and values. The rest is cut,
+so that an entry stays small, whatever a client sends."""
 
 REFUSALS_WAITING = 64
 REFUSALS_EVERY_S = 0.1
-"""At most so many refusals wait to be written, one in this time; others are only counted, so that nobody floods the
-log without credentials."""
+"""At most this many refusals wait to be written, one per interval. The rest are only counted, so that a client without
+credentials cannot flood the log."""
 
 
 UNKNOWN_OUTCOME = (Unavailable, LogUnavailable)

@@ -1,4 +1,4 @@
-"""Conditional requests (RFC 9110): nobody changes what they have not seen, or fetches again what they have.
+"""Conditional requests (RFC 9110): clients change only what they have seen, and fetch nothing that they have.
 
 Each answer to a GET whose body is one piece of JSON has an `ETag`, made of its content; with the same in
 `If-None-Match` the answer is 304. The `ETag` of a thing with versions begins with its version, and a change of it takes
@@ -97,7 +97,7 @@ class Conditions:
             return version
         found = _TAG.fullmatch(self._match)
         if found is None:
-            raise Invalid(f'If-Match: {self._match} is no version; write the ETag of a GET, or "{named or version}"')
+            raise Invalid(f'If-Match: {self._match} is not a version; write the ETag of a GET, or "{named or version}"')
         if named not in (None, int(found[1])):
             raise Invalid(f"the version {named} and If-Match: {self._match} are different; give one")
         return int(found[1])

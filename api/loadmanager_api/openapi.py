@@ -26,22 +26,22 @@ _STRUCTS = "#/structs/"
 _PROBLEM = "application/problem+json"
 
 _PROBLEMS: dict[int, tuple[str, str, str]] = {
-    400: ("BadRequest", "The body is no JSON, or a field or parameter is invalid.", "query.limit: it is no number"),
+    400: ("BadRequest", "The body is not JSON, or a field or parameter is invalid.", "query.limit: not a number"),
     401: ("NotAuthenticated", "No credentials, or wrong ones, where the broker asks for them.", "say who you are"),
     403: (
         "Forbidden",
         "The role is missing, or a page of another origin tries to write.",
         "ann is not operator in t/n",
     ),
-    404: ("NotFound", "There is no such thing.", "there is no namespace t/n"),
+    404: ("NotFound", "The resource does not exist.", "there is no namespace t/n"),
     408: ("TooSlow", "The request took too long to arrive.", "the body did not arrive within 30 s"),
     409: (
         "Conflict",
-        "The present state does not allow the request.",
+        "The current state does not allow the request.",
         "t/n/0x00000000_0x40000000 is moving; try again",
     ),
     410: ("Gone", "The log or the history does not reach back that far.", "the log begins later: start without since"),
-    412: ("NotAllowed", "A name, range or value is not allowed.", "'a b' is no name of a namespace"),
+    412: ("NotAllowed", "A name, range or value is not allowed.", "'a b' is not the name of a namespace"),
     413: ("TooLarge", "The body is too large.", "the body may have at most 1,048,576 bytes; ask for less at once"),
     415: ("NoJson", "The body is not declared as JSON.", "send the body with Content-Type: application/json"),
     421: (
@@ -49,11 +49,11 @@ _PROBLEMS: dict[int, tuple[str, str, str]] = {
         "`Host` is not a name of this broker, or `Loadmanager-Cluster` is not its cluster.",
         "this broker is not known as 'example.org'",
     ),
-    422: ("KeyUsed", "`Idempotency-Key` is of another request, or its answer is lost.", "use another key"),
+    422: ("KeyUsed", "`Idempotency-Key` belongs to another request, or its answer is lost.", "use another key"),
     429: ("TooMany", "The client sends more than it may; `Retry-After` says when to go on.", "send fewer"),
     431: ("HeadTooLarge", "The head of the request is too large.", "the head may have at most 32,768 bytes"),
     500: ("InternalError", "A bug; its trace is in the broker's log.", "an internal error"),
-    501: ("NotHere", "Nothing that a load manager knows.", "ask the service"),
+    501: ("NotHere", "A load manager does not offer this.", "ask the service"),
     503: (
         "Unavailable",
         "Not possible now; `Retry-After` says when. A `record_id`: it may still be done.",

@@ -1,10 +1,10 @@
 """`Idempotency-Key` and `Prefer: respond-async`: a change that is sent twice is made once, and one that takes long is
 answered at once.
 
-Such a change is an operation (`loadmanager/cluster/operation_log.py`): the broker begins it in the log before it
-changes anything, and keeps the answer there, so that any broker gives it to the same request again. `OperationStatus`
-and what follows say how an operation is shown: its state, its progress, and the answer that it has or will have. All
-here belongs to the endpoints' loop; what asks the operation log is handed to the control loop.
+Such a change is an operation (`loadmanager/cluster/operation_log.py`). The broker begins it in the log before it
+changes anything, and keeps the answer there, so that any broker can repeat it. `OperationStatus` and what follows
+define how an operation is shown: its state, its progress, and the answer that it has or will have. All this belongs to
+the endpoints' loop; queries of the operation log run on the control loop.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def operation_response(node: Node, operation: Operation) -> OperationResponse:
 
 
 def state_of(node: Node, operation: Operation) -> OperationStatus:
-    """Its state, as far as this broker knows who is there."""
+    """Its state, by the brokers that this broker knows."""
     if operation.ended is not None:
         return OperationStatus.DONE if operation.ended.status < 400 else OperationStatus.FAILED
     peer = node.membership.peers.get(BrokerId.parse(operation.begun.broker).name)

@@ -1,7 +1,7 @@
 """Pages: how every list is read in parts, with `limit` and `cursor`.
 
-A page that is not the last one has a `Link` header (RFC 8288) with the URL of the next page; a body that is an object
-has the same cursor as `next`. A cursor is opaque to clients; any broker takes it.
+Every page but the last has a `Link` header (RFC 8288) with the URL of the next page. A body that is an object has the
+same cursor as `next`. A cursor is opaque to clients; any broker takes it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Pages:
 
 def _no_cursor(given: str) -> HTTPException:
     return HTTPException(
-        400, f"query.cursor: {given[:100]!r} is no cursor of this list; use the `next` of a page, or leave it out"
+        400, f"query.cursor: {given[:100]!r} is not a cursor of this list; use the `next` of a page, or leave it out"
     )
 
 

@@ -78,7 +78,7 @@ def problem(
     """A problem of this status; its type is a URN that programs may compare."""
     title = title or title_of(status)
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
-    detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is no Unicode
+    detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is not Unicode
     detail = redact_and_shorten(detail)
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
 
@@ -165,7 +165,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 def _line(error: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "json_invalid":
-        return f"the body is no JSON: {error.get('ctx', {}).get('error', 'it does not parse')}"
+        return f"the body is not JSON: {error.get('ctx', {}).get('error', 'it does not parse')}"
     allowed: dict[str, Any] = error.get("ctx") or {}
     match error["type"]:
         case "too_long":

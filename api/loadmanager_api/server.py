@@ -1,9 +1,9 @@
 """The endpoints of one broker: an ASGI application on a loop of its own, and the listener that serves it.
 
-Every request passes `http/guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if
-the settings ask), the lookups' fast path, that of members of groups, and `http/limits.py`, before its route. A broker
-is ready before the routes are loaded (`application.py`): until then it answers probes, lookups and members of groups.
-`routing.py` says which thread runs what.
+Before its route every request passes `http/guard.py` (web pages of other origins), then `access/` (authentication and
+rate limits, if the settings ask for them). Then come the fast paths of lookups and of group members, and
+`http/limits.py`. A broker is ready before the routes are loaded (`application.py`). Until then it answers probes,
+lookups and members of groups. `routing.py` says which thread runs what.
 
 The socket is bound already. Of the node, what handles sockets and addresses uses only the registration, to announce the
 endpoints' address.
@@ -199,7 +199,7 @@ def check_reach(address: str, settings: Settings) -> None:
     """Raise NotLoopback if others may reach `host:port` without TLS or authentication, unless `insecure` is on."""
     if settings.insecure or is_loopback(address.rpartition(":")[0].strip("[]")):
         return
-    open_to_all = () if settings.authentication else ("anybody may do anything (give token_keys or tls_client_ca)",)
+    open_to_all = () if settings.authentication else ("all clients may do anything (give token_keys or tls_client_ca)",)
     readable = () if settings.tls_certificate else ("others can read what is sent, tokens too (give tls_certificate)",)
     if open_to_all or readable:
         raise NotLoopback(

@@ -1,6 +1,6 @@
 """How bodies are read: as JSON Schema says, so that `/openapi.json` is true.
 
-A number with a fraction of zero is an integer there. `true` is no number, 0 is not `false`, and text is neither.
+A number with a fraction of zero is an integer there. `true` is not a number, 0 is not `false`, and text is neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _ring_position(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     if _POSITION.fullmatch(given) is None:
-        raise ValueError(f"{given[:40]!r} is no position; write an integer, or eight hexadecimal digits: 0x20000000")
+        raise ValueError(f"{given[:40]!r} is not a position; write an integer, or eight hexadecimal digits: 0x20000000")
     return int(given, 16)
 
 

@@ -30,7 +30,7 @@ from loadmanager_api.problems import install, problem, respond, title_of
 from loadmanager_api.server import check_reach, is_loopback
 
 ALIVE = "/admin/v2/brokers/live"
-ABSENT = "no service is attached to this sidecar, so it is no member of the cluster"
+ABSENT = "no service is attached to this sidecar, so it is not a member of the cluster"
 
 
 class _Server(Server):

@@ -76,8 +76,8 @@ class Kept(msgspec.Struct, frozen=True):
     """State of one broker's endpoints between requests.
 
     All of it belongs to the control loop, except the first two fields, the counts of requests, `attempts`, `relays`,
-    `backlogs`, `batches` and `access` (None: anybody may do anything). When `closing` is set, answers without an end
-    stop.
+    `backlogs`, `batches` and `access` (None: every client may do anything). When `closing` is set, endless
+    answers stop.
     """
 
     handover: Handover

@@ -74,7 +74,7 @@ class AsyncGroupConsumer:
         if self._polling is not None:
             await asyncio.wait([self._polling])
             found = None if self._polling.exception() else self._polling.result()
-            last_is_done = last_is_done and found is None  # what it found was given to nobody
+            last_is_done = last_is_done and found is None  # what it found was not delivered
         await asyncio.to_thread(self._consumer.close, last_is_done=last_is_done)
         self._thread.shutdown()
 

@@ -46,8 +46,8 @@ class GroupConsumer:
     name. `rack` is Kafka's `client.rack`, and `name` is what the strategy CONFIG calls this member. `on_assign`,
     `on_revoke` and `on_lost` are called by `poll`: before the first record of new partitions; when all records of
     partitions that will be given up are done, and before they are, by `close` too; and when it is too late for that,
-    because the session is over. Who does not call `poll` for
-    `max_poll_interval_s` is no member until it does. Raises Invalid, InvalidName.
+    because the session is over. A consumer that does not call `poll` for
+    `max_poll_interval_s` leaves the group until it does. Raises Invalid, InvalidName.
     """
 
     def __init__(

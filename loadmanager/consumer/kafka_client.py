@@ -67,7 +67,7 @@ class KafkaClient:
         self._new_consumer = new_consumer
         self._owned = self._new()
         self._turn = threading.Lock()
-        """Held by whoever changes what is fetched, or the consumer."""
+        """Held by the thread that changes what is fetched, or the consumer."""
 
     def get_ready(self, topics: Collection[str]) -> None:
         """Find the partitions' leaders and the group's offsets before it joins. Blocks for some seconds.

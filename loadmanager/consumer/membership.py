@@ -1,12 +1,12 @@
 """Decides for one member of a group what it may read, and until when. Pure: all times come in.
 
-Times are milliseconds on one clock or on several, always the same ones in the same order. A lease is over when it is on
-one of them: a suspended machine stops some clocks, and others can be set.
+Times are milliseconds on one clock or on several, always the same ones in the same order. A lease is over when it is
+over on one of them, because a suspended machine stops some clocks, and others can be set.
 
-The lease counts from before a heartbeat was sent that was answered. What it does not have any more it drains: it stops
-reading, ends what is in progress, commits, and says so (`given_up`); only then its heartbeats acknowledge the revision,
-and the partition goes to somebody else. When the lease ends, or the coordinator does not know the member any more,
-everything is lost at once, and nothing can be committed.
+The lease counts from before an answered heartbeat was sent. The member drains partitions that it lost: it stops
+reading, ends what is in progress, commits, and says so (`given_up`). Only then its heartbeats acknowledge the revision,
+and the partition goes to another member. When the lease ends, or the coordinator no longer knows the member, all
+partitions are lost at once, and nothing can be committed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Membership:
         self._claimed = 0
         """The first heartbeat with them."""
         self.over = False
-        """It was refused: who goes on joins under another id."""
+        """It was refused: to continue, join under another id."""
         self._acked = 0
         self._sequence = 0
         self._answered = 0
@@ -80,7 +80,7 @@ class Membership:
             if answer.why is Why.UNSUPPORTED_VERSION:
                 raise Invalid(answer.detail)
             if answer.why is Why.ID_IN_USE:
-                return Change()  # it is no member yet, or this is a late answer to one of its first heartbeats
+                return Change()  # it is not a member yet, or this is a late answer to one of its first heartbeats
             return self.lose()
         if self.epoch and answer.epoch != self.epoch:
             return self.lose()

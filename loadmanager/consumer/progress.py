@@ -1,6 +1,6 @@
 """What one consumer has of each of its partitions: records in progress, what may be committed, what is to be given up.
 
-No thread of its own; whoever calls it holds a lock.
+No thread of its own; the caller holds a lock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Progress:
             self._leaving.discard(partition)
 
     def take(self, partition: Partition, offset: int) -> bool:
-        """A record goes to the service; whether it may."""
+        """Record that a record goes to the service. Returns True if it may."""
         if partition not in self:
             return False
         in_flight = self._in_flight[partition]
@@ -66,7 +66,7 @@ class Progress:
         return True
 
     def reached(self, partition: Partition, end: int) -> None:
-        """There is no record to be taken before this offset, as the last ones mark transactions, or were aborted."""
+        """No more records come before this offset: the last ones mark transactions, or were aborted."""
         if partition in self:
             in_flight = self._in_flight[partition]
             if in_flight is None:

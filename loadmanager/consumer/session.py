@@ -1,7 +1,7 @@
 """A consumer's session with the coordinator of its group, on a thread of its own: heartbeats, commits, farewell.
 
-It tells Kafka's client what to fetch, and keeps for the thread that reads what happened (`events`). Whoever looks at
-its state holds `news`.
+It tells Kafka's client what to fetch, and keeps what happened (`events`) for the thread that reads. Hold `news` to
+look at its state.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Session:
     """One consumer's membership, and the next one after that is lost.
 
     `revoke_is_told`: a partition is given up only when the service was told so (`told`). `max_poll_interval_s`: a
-    service that asks for no record for so long (`polls`) is no member until it asks again.
+    service that does not poll for this time (`polls`) leaves the group until it polls again.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Session:
         """Partitions that were ours when the reader last began to fetch, and then were not."""
         self._polled_s = time.monotonic()
         self._away = False
-        """It is no member, for the service does not poll."""
+        """It has left the group because the service does not poll."""
         self._failures = 0
-        """Heartbeats in a row that had no answer, or were told to come again."""
+        """Consecutive heartbeats that had no answer, or were told to retry."""
         self._answer_waited_for, self._topics_waited_for = Waiting(group), Waiting(group)
         self._thread = threading.Thread(target=self._work, name="loadmanager-group", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,8 +126,8 @@ class Session:
     def fetch(self, timeout_s: float) -> None:
         """Wait for a record; the reader's thread. Call it without `news`.
 
-        A partition may go meanwhile, and even come back. Then nobody knows of which time its records are: it is fetched
-        anew, from what was committed.
+        A partition may go meanwhile, and even come back. Then its records may be from before or after, so it is fetched
+        again, from what was committed.
         """
         with self.news:
             self._gone = set()

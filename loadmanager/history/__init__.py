@@ -5,9 +5,9 @@ collect nothing unbounded. How the data flows:
 
     topics ─▶ sources/ ─▶ ingest/ (bronze ─▶ silver ─▶ gold) ─▶ analyses/ audit/ replay/ ─▶ advising/ report/
 
-`columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, `files.py`
-writes Parquet files for it, `session.py` makes a session with the jars from `jars.py`, whose Python workers
-`daemon.py` forks. `progress.py` shows people how far a job is, `waiting.py` what it waits for. `views/` has SQL views
+`columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, and `files.py`
+writes Parquet files for it. `session.py` makes a session with the jars from `jars.py`; `daemon.py` forks its Python
+workers. `progress.py` shows people how far a job is, `waiting.py` what it waits for. `views/` has SQL views
 for analysts; `duck.py` and `delta.py` read a lake without Spark. Brokers import only `published.py`, which is free of
 Spark: it reads what jobs found from plain files.
 """

@@ -37,7 +37,7 @@ def options() -> str:
 
 
 def make() -> bool:
-    """Make the archive unless it is there; whether it is. A Java that can't make one is no error."""
+    """Make the archive unless it exists. Returns True if it exists then. A Java that can't make one is not an error."""
     file = _file()
     if file is None or file.exists():
         return file is not None

@@ -1,7 +1,7 @@
 """How often a Spark Connect server that does not answer is asked again. Imported where PySpark's client for it is used.
 
-PySpark asks for ten minutes, and again for each step that a failed job has to clean up. A server that is started again
-has none of the session's state, so waiting for it is in vain: half a minute is for a network that is cut for a moment.
+PySpark retries for ten minutes, and again for each step that a failed job has to clean up. A restarted server has none
+of the session's state, so waiting for it is useless. Half a minute is enough for a short network failure.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ BRONZE = _with(RAW, day=_DAY, batch=_LONG)
 """`batch` of the ingest brought the record."""
 
 QUARANTINE = _with(RAW, kind=_TEXT, reason=_TEXT, day=_DAY)
-"""Records that could not be read: `kind` is `corrupt` or `newer` (of a format that a later release may read), or
-`missing`: trimmed or replaced before it was read, one row for each run of offsets, under the first of them."""
+"""Records that could not be read. `kind` is `corrupt`, `newer` (of a format that a later release may read), or
+`missing` (trimmed or replaced before it was read; one row for each run of offsets, under the first of them)."""
 
 BROKER_LOAD = _with(
     _ORIGIN,
@@ -206,16 +206,16 @@ GROUP_LAG = _with(
 CHANNEL_STATE = _columns(
     partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=_BYTES, held=_INT
 )
-"""The replay's state of each partition at the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is
-the format of the record at `next_offset` where the replay could not read it and waits for a later release."""
+"""The replay's state of each partition at the end of a batch, in the chunks of `statechannel.law.snapshot`. `held` is
+the format of the record at `next_offset` if the replay could not read it and waits for a later release."""
 
 PROGRESS = _columns(
     stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME, log_id=_TEXT
 )
-"""How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on, later one
-for each partition and day, with the sum of `rows`. `until` is the latest `appended_at`, of gold the time up to which
-minutes were made. Rows of the stage `log` say instead which log a topic's records are of: `log_id` is the id that Kafka
-gave the topic; partition (-1) and position mean nothing."""
+"""Progress of a stage (`silver`, or a gold table's name). There is one row for each partition that a batch moved on,
+later one for each partition and day, with the sum of `rows`. `until` is the latest `appended_at`, for gold the time up
+to which minutes were made. Rows of the stage `log` say instead which log a topic's records are of: `log_id` is the id
+that Kafka gave the topic; partition (-1) and position mean nothing."""
 
 BROKER_MINUTE = _columns(
     minute=_TIME,

@@ -16,7 +16,7 @@ from loadmanager.history.lake import ALWAYS, Lake, Window
 
 RECORDED = {"broker_minute": "minute", "broker_load": "at", "channel": "at", "decision": "at", "group_lag": "at"}
 """Tables and their time columns. A recorded cluster has rows of any time in one of them; the first table is the
-smallest, and the one that is kept for ever."""
+smallest, and is never trimmed."""
 
 
 def check_recorded(lake: Lake, window: Window = ALWAYS) -> None:

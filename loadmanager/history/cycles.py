@@ -1,7 +1,7 @@
 """Switches Python's cycle collector off during a task.
 
-A decoder makes some hundred thousand small objects at once, none of them in a cycle, and each collection walks over all
-of them: that took as long as the decoding.
+A decoder makes some hundred thousand small objects at once, none of them in a cycle. Each collection walks over all of
+them, which took as long as the decoding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Python process that Spark forks its workers from, with the modules of tasks loaded once.
 
-Spark's own daemon (`pyspark.daemon`) loads nothing, so each worker imports pyarrow and the decoders anew, and its cycle
-collector walks over all of that. And it finds PySpark in a zip file: each task asks Python's import system to look
-again at every place it knows, and to read a zip's directory anew took 0.1 s of each task. Where PySpark is installed as
-a package too, the zip files are forgotten.
+Spark's own daemon (`pyspark.daemon`) loads nothing, so each worker imports pyarrow and the decoders again, and its
+cycle collector walks over all of that. It also finds PySpark in a zip file. Each task invalidates Python's import
+caches, and rereading a zip's directory took 0.1 s of each task. Where PySpark is installed as a package too, the zip
+files are dropped from the path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads a lake with DuckDB: no JVM, no Spark. It writes nothing to the lake.
 
 delta-rs (`deltalake`) says which files a table has, and DuckDB reads them. A table of `columns.py` has all columns of
-this release; it is empty where the lake does not have it yet, and a column that an older release did not write is null,
-as `Lake.table` has it. The views of `views/` are there too.
+this release, as in `Lake.table`. It is empty where the lake does not have it yet, and a column that an older release
+did not write is null. The views of `views/` are there too.
 
 DuckDB takes each folder `name=value` of a path for a column, and a path with `*`, `?` or `[` for a pattern. So it
 reaches tables by links in the scratch folder, and sees of a lake's path only what is below a table.

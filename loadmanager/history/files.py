@@ -1,7 +1,7 @@
 """Parquet files of the tables, written by Python below a lake's path, and what a commit has to say of them.
 
 For lakes on a local file system: a table's rows then need not go through Spark. A file counts when `Lake.add` has
-committed it; until then nobody reads it, and `maintain` deletes it one day.
+committed it. Until then no reader sees it, and `maintain` deletes it later if it stays uncommitted.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -62,7 +62,7 @@ def check_shared(place: Path, files: Iterable[File]) -> None:
             there = False
         if not there:
             raise Invalid(
-                f"an executor wrote {path} to a disk of its own, not to this machine's: on a cluster the lake is a "
+                f"an executor wrote {path} to a disk of its own, not to this machine's. On a cluster the lake is a "
                 "folder that all machines share, under the same path, or in an object store"
             )
 

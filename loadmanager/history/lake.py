@@ -62,8 +62,8 @@ ALWAYS = Window()
 _LATEST_COMMITS = 20
 _CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w{1,40}Exception|Concurrent transaction failed")
 _ONE_WRITER: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-"""By path. On a local file system Delta in the JVM looks for a commit's file before it renames its own to it, which is
-safe among threads of the JVM alone; `add` commits outside of it."""
+"""By path. On a local file system Delta in the JVM checks that a commit's file is absent, then renames its own to it.
+That is safe only among threads of the JVM, and `add` commits outside of it."""
 _S3 = ("s3", "s3a", "s3n")
 ALONE = "one job at a time may write to a lake on S3, because one job's commits can overwrite another's"
 _NOT_THERE = frozenset(

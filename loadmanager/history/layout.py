@@ -23,7 +23,7 @@ _BRIEF_HISTORY = {
     "delta.logRetentionDuration": "interval 2 days",
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
-"""For the ingest's own tables: nobody asks for their past. Their rows are replaced often, and each checkpoint of a
+"""For the ingest's own tables, whose past is not queried. Their rows are replaced often, and each checkpoint of a
 table's log lists the files that were replaced within the second duration."""
 _OWN = ("channel_state", "progress")
 _CHECKPOINTS = {table: 10 + place for place, table in enumerate(TABLES)}

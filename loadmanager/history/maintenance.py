@@ -6,9 +6,9 @@ It may run at any time, beside a running ingest.
 again, an earlier one again when something came late.
 * Old rows are those of a day before the retention. Their offsets stay in `progress`: what the topics still have of them
 is not ingested again. Gold stays. So does the replay's state, which needs no bronze (the ingest keeps one older state a
-day, for as long as `progress` knows the day). Two kinds of old rows stay in bronze: records of the channel that wait
-for a newer release, with everything behind them in their partition; and those of an incomplete batch, because silver is
-being made from them.
+day, for as long as `progress` knows the day). Two kinds of old rows stay in bronze. The first are records of the
+channel that wait for a newer release, with everything after them in their partition. The second are those of an
+incomplete batch, because silver is being made from them.
 * Files that no version of the last `history_days` names are deleted. A run never needs older ones: it reads the newest
 version, and what it writes is younger.
 """

@@ -148,13 +148,13 @@ def has_report(root: Path | str) -> bool:
 
 def _file(root: Path | str, name: str) -> Path:
     if not _PATH.fullmatch(name):
-        raise Invalid(f"{name!r} is no name of a result; write e.g. audit, or {ANALYSES}imbalance")
+        raise Invalid(f"{name!r} is not the name of a result; write e.g. audit, or {ANALYSES}imbalance")
     return Path(root) / f"{name}.json"
 
 
 def _picture(root: Path | str, name: str) -> Path:
     if not _NAME.fullmatch(name):
-        raise Invalid(f"{name!r} is no name of a picture; write e.g. imbalance")
+        raise Invalid(f"{name!r} is not the name of a picture; write e.g. imbalance")
     return Path(root) / "pictures" / f"{name}.png"
 
 

@@ -135,7 +135,7 @@ def connect_port(spark: SparkSession) -> int:
 
 
 def wait_for_end(spark: SparkSession) -> None:
-    """Wait until the JVM ends by itself, and raise Unavailable. Waits for ever for one that spark-submit started."""
+    """Wait until the JVM ends by itself, and raise Unavailable. Never returns for one that spark-submit started."""
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     while gateway.proc is None:
         signal.pause()
@@ -144,7 +144,7 @@ def wait_for_end(spark: SparkSession) -> None:
 
 
 def leave(spark: SparkSession) -> None:
-    """End a session at a Spark Connect server, which may have ended: then nobody is asked again."""
+    """End a session at a Spark Connect server, without retries, as it may have ended."""
     client: Any = spark.client
     client.set_retry_policies([])
     spark.stop()
@@ -207,7 +207,7 @@ def _without_incubators() -> Generator[None]:
     """A JVM that is started inside writes its standard error to a pipe. All of it is passed on but INCUBATOR's line."""
     try:
         own = os.dup(2)
-    except OSError:  # there is no standard error
+    except OSError:  # standard error is closed
         yield
         return
     reading, writing = os.pipe()
@@ -230,7 +230,7 @@ def _pass_on(reading: int, to: int) -> None:
     rest = b""
     while read := os.read(reading, 1 << 16):  # to its end, or the JVM would wait for a reader
         *lines, rest = (rest + read).split(b"\n")
-        with suppress(OSError):  # nobody reads ours any more
+        with suppress(OSError):  # our standard error has no reader any more
             os.write(to, b"".join(line + b"\n" for line in lines if not line.startswith(INCUBATOR)))
     with suppress(OSError):
         os.write(to, rest)

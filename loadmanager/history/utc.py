@@ -1,6 +1,6 @@
 """Days and times in UTC, whatever time zone the session has.
 
-Spark's `to_date` and timestamps as text mean the session's time zone, which belongs to whoever made the session.
+Spark's `to_date` and timestamps as text use the session's time zone, which the creator of the session chose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Says when a cluster gives a job nothing to run on. Spark waits for ever then, and tells only in a log that is off.
+"""Warns when a cluster gives a job no executors. Spark then waits forever, and says so only in a log that is off.
 
-It looks at the session from a thread of its own. A cluster that is busy may still give executors later, so a job that
-waits is told of and not ended.
+It watches the session from a thread of its own. A busy cluster may still give executors later, so a waiting job is
+reported, not ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def telling(spark: SparkSession, tell: Callable[[str], None], patience_s: float 
 
 def _look(context: Any, tell: Callable[[str], None], said: str, patience_s: float, stop: threading.Event) -> None:
     waited_s, due_s = 0.0, patience_s
-    with suppress(Exception):  # the session has ended, or its JVM: whoever uses it says so
+    with suppress(Exception):  # the session has ended, or its JVM: the code that uses it reports that
         while not stop.wait(LOOK_S):
             if not is_waiting(context):
                 waited_s, due_s = 0.0, patience_s

@@ -27,7 +27,7 @@ async def test_no_leader_is_not_found(cluster: Cluster, refused: Refused, monkey
     node = cluster.brokers[0].node
     monkeypatch.setattr(node, "_judge", lambda: None)  # or the next news of the members would clear the broker
     node.membership.suspected[node.current.me] = "refuses connections"
-    assert "nobody leads" in (await refused(404, "GET", "/admin/v2/brokers/leaderBroker"))["detail"]
+    assert "there is no leader" in (await refused(404, "GET", "/admin/v2/brokers/leaderBroker"))["detail"]
 
 
 async def test_health_readiness_life_and_version(cluster: Cluster) -> None:

@@ -351,7 +351,7 @@ async def test_a_name_that_kafka_does_not_take_is_refused_at_once(name: str, wor
 
 @pytest.mark.parametrize("topics", [("a/b",), ("a b",), ("^all.*",), ("..",), ("",), ("x" * 250,), (), "orders"])
 def test_a_topic_that_kafka_does_not_take_is_refused_at_once(topics: Sequence[str]) -> None:
-    with pytest.raises(Invalid, match=r"is no topic of Kafka|subscribes to 0 topics|topics is one text"):
+    with pytest.raises(Invalid, match=r"is not a topic of Kafka|subscribes to 0 topics|topics is one text"):
         consumer(None, GROUP, topics)
 
 
@@ -364,7 +364,7 @@ NONSENSE: list[tuple[str, str, Any, int, str]] = [
     ("PATCH", AT, {"mode": "anarchy"}, 400, "mode"),
     ("POST", f"{AT}/rebalance", {"by_luck": True}, 400, "by_luck"),
     ("PUT", f"{AT}/offsets", {}, 400, "to"),
-    ("PUT", f"{AT}/offsets", {"to": "yesterday"}, 412, "is no position in a topic"),
+    ("PUT", f"{AT}/offsets", {"to": "yesterday"}, 412, "is not a position in a topic"),
     ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "none"}, 404, "there is no topic 'none'"),
     ("PUT", f"{AT}/offsets", {"to": "latest", "partitions": [1]}, 412, "partitions are of one topic"),
     ("PUT", f"{AT}/offsets", {"to": "latest", "topic": "orders", "partitions": [6]}, 412, "partitions 0 to 5"),

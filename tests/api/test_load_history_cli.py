@@ -281,7 +281,7 @@ def test_a_port_that_is_none_is_wrong_use(tmp_path: Path, remote: str):
 @pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
 def test_an_address_that_is_no_log_is_told_before_anything_starts(lake: str, command: str):
     run = apart(command, "--lake", lake, "--log", "nonsense", *PROPOSE.get(command, []))
-    says = "Error: 'nonsense' is no log; write sqlite:FILE or kafka://host:port\n"
+    says = "Error: 'nonsense' is not a log; write sqlite:FILE or kafka://host:port\n"
     assert (run.returncode, run.stderr) == (1, says)
 
 

@@ -126,7 +126,7 @@ def test_what_is_not_there_is_not_created(tmp_path: Path, old: str):
     before = files(tmp_path)
     no = f"sqlite:{tmp_path}/no.db"
     assert "there is no file" in refused("channel", "export", str(tmp_path / "x"), "--log", no)
-    assert "is no file: correct --log" in refused(
+    assert "is not a file: correct --log" in refused(
         "channel", "export", str(tmp_path / "x"), "--log", f"sqlite:{tmp_path}"
     )
     assert "there is no file" in refused("migrate", "--from-log", no, "--log", f"sqlite:{tmp_path}/new.db")

@@ -54,7 +54,7 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (400, {"unload_scope": "everything"}, "unload_scope"),
     (400, {"colour": "red"}, "there is no such field"),
     (400, {"auto_failover_policy": {"policy_type": "luck", "parameters": {}}}, "policy_type"),
-    (412, {"auto_failover_policy": {"parameters": {"min_limit": "none"}}}, "min_limit: 'none' is no number"),
+    (412, {"auto_failover_policy": {"parameters": {"min_limit": "none"}}}, "min_limit: 'none' is not a number"),
     (412, {"auto_failover_policy": {"parameters": {"min_limit": "0"}}}, "min_available is 0"),
     (412, {"auto_failover_policy": {"parameters": {"usage_threshold": "120"}}}, "usage_threshold_percent is 120"),
 ]

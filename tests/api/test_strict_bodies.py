@@ -17,7 +17,7 @@ PULSAR = "/admin/v2/namespaces/t/n"
 WRONG: list[tuple[str, str, Any, str]] = [
     ("POST", SPLIT, {"parts": True}, "body.parts: Input should be a valid integer"),
     ("POST", SPLIT, {"parts": "3"}, "body.parts: Input should be a valid integer"),
-    ("POST", SPLIT, {"positions": ["0x5"]}, "'0x5' is no position; write an integer, or eight hexadecimal digits"),
+    ("POST", SPLIT, {"positions": ["0x5"]}, "'0x5' is not a position; write an integer, or eight hexadecimal digits"),
     ("POST", SPLIT, {"positions": [*range(1, 300)]}, "body.positions: at most 256 are allowed, not 299"),
     ("POST", SPLIT, {"part": 3}, "body.part: there is no such field"),
     ("POST", "/v1/bundles/merge", {"bundles": [f"t/n/{FIRST}"]}, "at least 2 are needed, not 1"),

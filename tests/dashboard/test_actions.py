@@ -80,13 +80,13 @@ async def test_a_bundle_is_unloaded_and_split(guarded: Guarded, cluster: Cluster
         if label == "Unload":
             assert cluster.owner(bundles[0]) is None
             unload = window.page.get_by_role("button", name="Unload", exact=True)
-            await expect(unload).to_have_attribute("title", "nobody serves it")
+            await expect(unload).to_have_attribute("title", "no broker serves it")
             await assign_all(cluster, bundles[:1])
             await expect(unload).to_have_attribute("aria-disabled", "false")
     known = cluster.brokers[0].node.channel.table.namespace("t/unloaded")
     assert known is not None
     assert len(known.bundles) == 3
-    await expect(window.page.get_by_text("There is no such bundle now.")).to_be_visible()
+    await expect(window.page.get_by_text("This bundle does not exist now.")).to_be_visible()
 
 
 async def test_a_move_under_way_is_called_off(guarded: Guarded, cluster: Cluster, windows: Windows) -> None:

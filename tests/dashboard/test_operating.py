@@ -158,7 +158,7 @@ async def test_a_policy_is_tried_before_it_is_written(cluster: Cluster, windows:
     await cluster.until(lambda: name in cluster.brokers[0].node.policies.current().brokers)
     await window.page.get_by_label("Document, as JSON").fill("{drain")
     await window.page.get_by_role("button", name="Dry run", exact=True).click()
-    await expect(window.page.get_by_role("alert")).to_contain_text("This is no JSON")
+    await expect(window.page.get_by_role("alert")).to_contain_text("This is not JSON")
 
 
 async def test_the_why_panel_names_what_keeps_a_bundle_and_what_would_move_it(

@@ -101,7 +101,7 @@ class Access:
         if certified is None:
             raise Unauthenticated("missing", f"say who you are: this broker wants {self._wanted}")
         if certified.until_s <= self._now_s():
-            raise Unauthenticated("expired", "the client certificate of this connection has expired: connect anew")
+            raise Unauthenticated("expired", "the client certificate of this connection has expired: connect again")
         return certified
 
     def known(self, headers: Headers, certified: Principal | None) -> Principal | None:
@@ -185,7 +185,7 @@ class Access:
             raise _forbidden(principal, role, "the cluster")
 
     def refuse(self, why: str, scope: Any, status: int, detail: str) -> None:
-        """Count a refused request, and tell whoever listens."""
+        """Count a refused request, and tell the listeners."""
         self.refused[why] = self.refused.get(why, 0) + 1
         self.tell(sender_of(scope), scope["method"], scope["path"], status, detail)
 

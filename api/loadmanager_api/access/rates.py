@@ -1,4 +1,4 @@
-"""How many requests a client may send: a token bucket for each, by principal, or by address where nobody is asked.
+"""Limits each client's requests with a token bucket, by principal, or by address where there is no authentication.
 
 Belongs to the endpoints' loop.
 """
@@ -13,7 +13,7 @@ from loadmanager_api.access.sender import UNVERIFIED, Clock, sender_of
 from loadmanager_api.problems import problem, respond
 
 CLIENTS_KEPT = 10_000
-"""Beyond so many clients all begin anew, with full buckets."""
+"""Above this number of clients all buckets are dropped, and each client starts again with a full one."""
 
 BURST_S = 2.0
 """A bucket holds what is allowed in this time."""

@@ -63,7 +63,7 @@ register()
 class Scope(StrEnum):
     """Where a principal must have the role."""
 
-    OPEN = "nobody asks who it is"
+    OPEN = "without authentication"
     ANYWHERE = "in any namespace"
     NAMESPACE = "in the namespace of the path"
     TENANT = "in all namespaces of the tenant"
@@ -250,7 +250,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
 }
 
 ASSETS = "/dashboard/"
-"""Below it are the dashboard's own files, which everybody has who has this program."""
+"""Below it are the dashboard's own files, which are public: they come with this program."""
 
 _OPEN_PATHS = frozenset(path for path, rules in RULES.items() if any(rule == _OPEN for rule in rules.values()))
 

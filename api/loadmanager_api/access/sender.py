@@ -20,7 +20,7 @@ CERTIFIED = "loadmanager.certified"
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Somebody who proved to be `name`. `how`: token or certificate; it is good until `until_s` (Unix time)."""
+    """A sender that proved to be `name`. `how`: token or certificate, valid until `until_s` (Unix time)."""
 
     name: str
     how: str
@@ -28,7 +28,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class Unauthenticated(NotKnown):
-    """Nobody, as far as the request shows. `why` is one of a few words, for metrics."""
+    """The request does not prove who sent it. `why` is one of a few words, for metrics."""
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class Sender(msgspec.Struct, frozen=True):
     address: str
 
     def or_named(self, said: str) -> str:
-        """The author of a body that may name somebody itself."""
+        """The author of a request whose body may name one."""
         return said if said and self.how == UNVERIFIED else self.name
 
 

@@ -77,7 +77,7 @@ def _why(error: Exception) -> str:
 
 
 def certified(transport: Any) -> Principal | None:
-    """The principal of a connection's client certificate, None if it showed none that names somebody."""
+    """The principal of a connection's client certificate, None if it showed none that names a principal."""
     tls = transport.get_extra_info("ssl_object")
     certificate: dict[str, Any] | None = tls.getpeercert() if tls is not None else None
     if not certificate:

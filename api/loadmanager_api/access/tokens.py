@@ -1,7 +1,7 @@
 """Verifies bearer tokens: JWTs signed with a key of the setting `token_keys`. PyJWT does the cryptography.
 
 The algorithm follows from the key, never from the token, so that a public key cannot be used as a shared secret and
-`none` is no algorithm. Keys from a file are read again when it changes; keys from a URL every few minutes, and soon
+`none` is not accepted. Keys from a file are read again when it changes; keys from a URL every few minutes, and soon
 after a token that names an unknown key.
 """
 
@@ -87,7 +87,7 @@ class Tokens:
         return bool(self._keys)
 
     def look(self) -> bool:
-        """Read the keys again if it is time; whether they are others now. On a failure the earlier keys stay."""
+        """Read the keys again if it is time. Returns True if they changed. On a failure the earlier keys stay."""
         try:
             if self._watched is not None:
                 if not self._watched.changed():
@@ -176,7 +176,7 @@ class Tokens:
                     raise Invalid(f"{issuer}{DISCOVERY} is about another issuer, {found['issuer']}")
                 url = str(found["jwks_uri"])
                 if not url.startswith("https://"):
-                    raise Invalid(f"{issuer} names {url} for its keys, which is no https URL")
+                    raise Invalid(f"{issuer} names {url} for its keys, which is not an https URL")
             return keys_in(self._fetch(url))
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, Invalid):
@@ -185,11 +185,11 @@ class Tokens:
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to where somebody on the way could put in keys of their own."""
+    """Refuses redirects to plain HTTP, where an attacker on the path could insert keys."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if not newurl.startswith("https://"):
-            raise ValueError(f"it redirects to {newurl}, which is no https URL")
+            raise ValueError(f"it redirects to {newurl}, which is not an https URL")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -207,7 +207,7 @@ def keys_in(content: bytes) -> Sequence[Key]:
     """The keys of a JWKS, or of PEM blocks. Raises Invalid."""
     keys = _of_jwks(content) if content.lstrip().startswith(b"{") else _of_pem(content)
     if not keys:
-        raise Invalid("there is no key in it that can verify tokens")
+        raise Invalid("it has no key that can verify tokens")
     if len(keys) > KEYS_AT_MOST:
         raise Invalid(f"{len(keys)} keys, at most {KEYS_AT_MOST}")
     return keys
@@ -217,7 +217,7 @@ def _of_jwks(content: bytes) -> Sequence[Key]:
     try:
         listed = msgspec.json.decode(content, type=_Jwks).keys
     except msgspec.MsgspecError:
-        raise Invalid('this is no JWKS; write {"keys": […]}') from None
+        raise Invalid('this is not a JWKS; write {"keys": […]}') from None
     keys: list[Key] = []
     for each in listed:
         if each.get("use", "sig") != "sig":
@@ -252,7 +252,7 @@ def _of_pem(content: bytes) -> Sequence[Key]:
         try:
             key = load_pem_public_key(_BEGIN + kind + _DASHES + body + end)
         except (ValueError, TypeError) as error:
-            raise Invalid(f"a PEM block is no public key: {error}") from None
+            raise Invalid(f"a PEM block is not a public key: {error}") from None
         algorithms = _algorithms(key)
         if algorithms:
             keys.append(Key("", algorithms, key))
@@ -279,7 +279,7 @@ def _algorithms(key: Any) -> tuple[str, ...]:
 
 
 _UNREADABLE = (jwt.PyJWTError, OverflowError, RecursionError)
-"""The last two come from a time that is no number of seconds, and from a header or claims that nest too deeply."""
+"""The last two come from a time out of range, and from a header or claims that nest too deeply."""
 
 _WHY: Sequence[tuple[type[Exception], str, str]] = (
     (jwt.ExpiredSignatureError, "expired", "the token has expired: get a new one"),
@@ -297,4 +297,4 @@ def _refusal(error: Exception) -> Unauthenticated:
     for kind, why, message in _WHY:
         if isinstance(error, kind):
             return Unauthenticated(why, message)
-    return Unauthenticated("malformed", "this is no token that can be read")
+    return Unauthenticated("malformed", "the token cannot be read")

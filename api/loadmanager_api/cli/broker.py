@@ -4,10 +4,9 @@
 If it cannot start, it prints the cause in one line, with the address, on stderr; exit code 1.
 
 The log of a broker process is on standard error: lines for people, or one JSON object a line. All code logs through
-`logging`, our libraries too; one formatter renders everything. Fields come from the context in which a line was logged:
-broker, incarnation, bundle (in hooks, so in the service's own lines as well), cause (in rounds of balancing), principal
-(in requests), trace (in hooks and rounds, if there are traces). No line has secrets, or characters that a terminal
-obeys.
+`logging`, our libraries too; one formatter renders everything. Fields come from the context in which a line was logged.
+Every line has broker and incarnation. Hooks add bundle, also to the service's own lines; rounds of balancing add cause,
+requests add principal, hooks and rounds add trace if traces are on. No line has secrets or terminal control characters.
 """
 
 from __future__ import annotations
@@ -260,11 +259,11 @@ SESSION_TIMEOUT_S = 5.0
 )  # fmt: skip
 @click.option(
     "--secret-file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), required=True,
-    help="File with the secret of sidecar and service; it is made if there is none.",
+    help="File with the secret of sidecar and service; created if it does not exist.",
 )  # fmt: skip
 @click.option(
     "--session-timeout-s", type=click.FloatRange(min=0.5, max=600), default=SESSION_TIMEOUT_S, show_default=True,
-    help="A service that has not polled for so long is taken for gone.",
+    help="Seconds without a poll after which a service counts as gone.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Write debug messages to the log, too.")
 def sidecar(

@@ -192,7 +192,7 @@ def _agreement_pairs(name: str, agreement: dict[str, Any] | None) -> list[tuple[
 
 
 USUAL = frozenset({"stale", "no-bundle", "not-unassigned", "foreign-cluster", "namespace-exists"})
-"""Normal reasons: somebody else was first, with a change, or with the record that begins the log."""
+"""Normal reasons: another writer was first, with a change, or with the record that begins the log."""
 
 
 def told_refusals(refused: dict[str, int]) -> str:
@@ -280,7 +280,7 @@ async def events(
             async with aclosing(_connection(remote, namespace, since)) as found:
                 async for event in found:
                     if event[1] or event[0] not in ("", "end"):
-                        failures = 0  # do not retry for ever with a broker that ends each connection after its greeting
+                        failures = 0  # do not retry forever with a broker that ends each connection after its greeting
                     since = event[1] or since
                     if event[0]:
                         yield event
@@ -400,7 +400,7 @@ _AT = "/v1/channel/readers"
 
 ROWS = (
     Request("list", f"GET {_AT}", "List readers, and how far each has read.",
-        (click.option("--prefix", metavar="TEXT", help="Only readers whose name begins so."), since_option),
+        (click.option("--prefix", metavar="TEXT", help="Only readers whose name begins with TEXT."), since_option),
         pages=True, part="readers", columns={"reader": "name", "positions": lambda each: " ".join(map(str,
         each["positions"])), "registered": lambda each: age(each["registered_ms"])}, empty="no readers"),
     Request("add", f"PUT {_AT}/{{name}}", "Register a reader, or renew its registration and move it forward.\n\n"

@@ -60,7 +60,7 @@ _NO_DATA = (
     "Ask the service at the address that `loadmanager topics lookup TOPIC` shows"
 )
 _REASONS = {
-    "broker-stats": "a broker of the load manager is no Java process. `loadmanager doctor` collects what it knows",
+    "broker-stats": "a broker of the load manager is not a Java process. `loadmanager doctor` collects what it knows",
     "brokers": "a load manager keeps no messages, and so has no backlog",
     "clusters": "there is one cluster here; its brokers are started with its name (`loadmanager broker --cluster`)",
     "namespaces": "a namespace has bundles and rules for their places here: see `loadmanager policies --help`; "

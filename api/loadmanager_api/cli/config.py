@@ -118,8 +118,8 @@ def config() -> None:
 @config.command("list", short_help="List settings that are not at their defaults.")
 @click.option("-a", "--all", "all_", is_flag=True, help="Also list settings at their defaults.")
 @click.option("--live", is_flag=True, help="Only settings that can change while brokers run.")
-@click.option("--prefix", metavar="TEXT", help="Only settings whose name, ours or Pulsar's, begins so.")
-@click.option("--source", type=click.Choice(SOURCES), help="Only values that come from there.")
+@click.option("--prefix", metavar="TEXT", help="Only settings whose name, ours or Pulsar's, begins with TEXT.")
+@click.option("--source", type=click.Choice(SOURCES), help="Only values from this source.")
 @shows
 def list_(remote: Remote, all_: bool, live: bool, prefix: str | None, source: str | None) -> None:
     """List settings of the asked broker that are not at their defaults."""

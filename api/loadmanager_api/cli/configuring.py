@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PREFIX = "LOADMANAGER_"
 _OPTIONS = (
-    click.option("--cluster", help="Name of the cluster; its log keeps this name for ever.  [default: standalone]"),
+    click.option("--cluster", help="Name of the cluster; its log keeps this name forever.  [default: standalone]"),
     click.option("--advertised", metavar="HOST:PORT", help="Address by which the other brokers know this broker."),
     click.option(
         "--log", metavar="ADDRESS", help="Log: sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"

@@ -41,7 +41,7 @@ NAMESPACE = "demo/counters"
 )  # fmt: skip
 @click.option(
     "--timeout", "patience_s", metavar="SECONDS", type=click.FloatRange(min=1), default=15, show_default=True,
-    help="Time in which anything else must come that must come.",
+    help="Time limit for every other expected event.",
 )  # fmt: skip
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def conformance(

@@ -141,7 +141,7 @@ def save(contexts: Contexts) -> None:
 
 
 def pin(name: str, before: str, cluster: str) -> None:
-    """Remember the cluster of a context, unless somebody has changed it since it was read. Raises Failed."""
+    """Remember the cluster of a context, unless it has changed since it was read. Raises Failed."""
     contexts = load()
     context = contexts.contexts.get(name)
     if context is not None and context.cluster == before:
@@ -152,7 +152,7 @@ def pin(name: str, before: str, cluster: str) -> None:
 def check(name: str, context: Context) -> None:
     """Raises Failed if a value is unusable or a secret."""
     if not _NAME.fullmatch(name):
-        raise Failed(f"{name!r} is no name for a context: use letters, digits, '.', '_', '@' and '-'")
+        raise Failed(f"{name!r} is not a valid name for a context: use letters, digits, '.', '_', '@' and '-'")
     for url in urls_of(context.admin_url):
         if "@" in urlsplit(url).netloc:
             raise Failed(f"context {name!r}: a URL must not contain a user or a password: {HOW}")

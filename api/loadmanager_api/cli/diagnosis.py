@@ -116,7 +116,7 @@ def doctor(
     log: str | None,
     coordination: str | None,
 ) -> None:
-    """Collect the state of every broker into one file, to look at or to send to somebody.
+    """Collect the state of every broker into one file, to inspect or to send to support.
 
     The file contains no secrets: *** replaces values for Kafka and ZooKeeper, properties, users and passwords in URLs.
     A broker that does not answer is listed as missing. The check looks at the stores that you name, from this machine,

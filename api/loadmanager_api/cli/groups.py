@@ -55,7 +55,7 @@ ROWS = (
         (_COORDINATED,), confirm="This forgets {group} with its settings",
         done="{group} is deleted; Kafka keeps its offsets until they expire"),
     Request("rebalance", f"POST {_AT}/rebalance", "Divide the partitions of a group again.", (_COORDINATED,
-        click.option("--by-lag", is_flag=True, help="Weigh partitions by their present lag; for WEIGHTED_STICKY.")),
+        click.option("--by-lag", is_flag=True, help="Weight partitions by their current lag; for WEIGHTED_STICKY.")),
         done="{group} is divided again; groups rebalances shows what moves"),
     Request("rebalances", f"GET {_AT}/rebalances",
         "Show the last rebalances of a group: why, what moved, and how long partitions paused.", (_COORDINATED,),
@@ -72,7 +72,7 @@ ROWS = (
 
 @click.group(cls=Group, commands=commands(ROWS))
 def groups() -> None:
-    """Show consumer groups and their backlog; divide partitions again, reset offsets."""
+    """Show consumer groups and their backlog; rebalance partitions, reset offsets."""
 
 
 @groups.command()
@@ -108,7 +108,7 @@ def describe(remote: Remote, group: str) -> None:
     show(remote, members, columns, rows, empty="no members")
 
 
-@groups.command(short_help="Show what waits for a group, of Kafka's own groups too.")
+@groups.command(short_help="Show the backlog of a group, of Kafka's own groups too.")
 @_OF_ANY
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.  [default: all that the group reads]")
 @click.option("-p", "--partitions", is_flag=True, help="A row for each partition, not for each topic.")
@@ -117,11 +117,11 @@ def describe(remote: Remote, group: str) -> None:
     type=click.IntRange(0, 1_000),
     default=0,
     metavar="N",
-    help="Read how old the first records are, in the N partitions with the largest lags.",
+    help="Read the age of the oldest records in the N partitions with the largest lags.",
 )
 @shows
 def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: int) -> None:
-    """Show what waits for a group (its group.id), and when it will be gone."""
+    """Show the backlog of a group (its group.id), and when it will be gone."""
     query = {"group": group, "topic": topic, "ages": str(ages) if ages else None}
     total = run(ask(remote, "GET", "/v1/backlog", query=query))
     rows = run(ask_all(remote, f"/v1/backlog/{'partitions' if partitions else 'topics'}", query))
@@ -155,7 +155,7 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
 @click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
 @click.option("--contains", metavar="TEXT", help="Records with this text in the value.")
 @click.option(
-    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Look at so many records.  [default: 20000]"
+    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Number of records to look at.  [default: 20000]"
 )
 @shows
 def filtered_lag(
@@ -180,7 +180,7 @@ def filtered_lag(
     echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
 
 
-@groups.command("reset-offsets", short_help="Let a group go on reading elsewhere, while it runs.")
+@groups.command("reset-offsets", short_help="Move a running group to other offsets.")
 @_COORDINATED
 @click.option(
     "--to",
@@ -204,13 +204,13 @@ def filtered_lag(
     type=click.FloatRange(0.1, 600),
     default=60.0,
     metavar="SECONDS",
-    help="So long members may take to stop reading there.  [default: 60]",
+    help="How long members may take to stop reading there.  [default: 60]",
 )
 @disrupts
 def reset_offsets(
     remote: Remote, group: str, to: str, topic: str | None, partitions: tuple[int, ...], stop_s: float
 ) -> None:
-    """Let a group go on reading elsewhere, while it runs. Its members stop reading there, and go on by themselves."""
+    """Move a running group to other offsets. Its members stop reading there, and continue by themselves."""
     if partitions and topic is None:
         raise click.UsageError("--partition is of one topic: name it with --topic")
     confirm(remote, f"This lets {group} skip records, or read them again")

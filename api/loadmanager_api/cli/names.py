@@ -63,7 +63,7 @@ NAMESPACE = NameType("namespace", check_namespace, "namespaces", str)
 NEW_NAMESPACE = NameType("namespace", check_new_namespace, "namespaces", str)
 BUNDLE = NameType("bundle", Bundle.parse, "bundles", str)
 BROKER = NameType("broker", str, "brokers", segment)
-"""`host:port`; whether there is such a broker is the cluster's to say."""
+"""`host:port`. The cluster checks that the broker exists."""
 TOPIC = NameType("topic", Key.parse, "topics", topic_path)
 """`tenant/namespace/name`, with or without `persistent://`."""
 

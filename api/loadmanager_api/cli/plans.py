@@ -92,7 +92,7 @@ OVER = (
     "undone",
     "verified",
 )
-"""A run is over then; that a promised effect is still measured is no part of it."""
+"""States in which a run is over, even while the effect of a plan is still measured."""
 SHOWN_MOVES = 50
 FOR_PEOPLE = ("kind", "title")
 """What `history advise` prints besides the advice itself."""

@@ -67,7 +67,7 @@ def _show(remote: Remote, found: dict[str, Any]) -> None:
 ROWS = (
     Request("list", "GET /v1/policies", "List the policies that hold now, by kind and name.", (click.option("--kind",
         type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind."), click.option("--prefix",
-        metavar="TEXT", help="Only policies whose name begins so, such as shop/."), click.option("--by",
+        metavar="TEXT", help="Only policies whose name begins with TEXT, such as shop/."), click.option("--by",
         metavar="AUTHOR", help="Only policies that this author wrote last."), since_option), pages=True,
         part="policies",
         columns={"kind": "kind", "name": "name", "version": "version", "policy": _worded, "author": "author"},

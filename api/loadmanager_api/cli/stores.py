@@ -64,7 +64,7 @@ def check_there(address: str, option: str) -> None:
 
     if address.startswith("sqlite:") and not (file := file_of(address)).is_file():
         raise Failed(
-            f"{file} is no file: correct {option}" if file.exists() else f"there is no file {file}: correct {option}"
+            f"{file} is not a file: correct {option}" if file.exists() else f"there is no file {file}: correct {option}"
         )
 
 

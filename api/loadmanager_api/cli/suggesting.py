@@ -26,7 +26,7 @@ CREDENTIALS = ("LOADMANAGER_TOKEN", "LOADMANAGER_CLIENT_CERTIFICATE")
 
 
 _ABSENT = re.compile(r"\bno (broker|namespace|bundle) (\S+?)[;,.]?(?:\s|$)")
-"""How brokers say that there is no such thing."""
+"""How brokers say that something does not exist."""
 
 
 def brokers(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -120,7 +120,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _remote(ctx: click.Context) -> Remote:
-    """What the line says, before the command's name or behind it; nobody to ask if that is unusable."""
+    """The options of the line, before or after the command's name; a remote without addresses if they are unusable."""
     typed = Typed()
     levels = [ctx, *([ctx.parent] if ctx.parent else []), ctx.find_root()]
     for level in reversed(levels):

@@ -6,7 +6,7 @@ const ANSWER_MS = 30_000;
 /** The route that says who we are. */
 export const ME = "/v1/me";
 
-/** An answer that is no success; `status` 0: no answer at all. */
+/** An answer that is not a success; `status` 0: no answer at all. */
 export class Problem extends Error {
   constructor(status, detail) {
     super(detail);

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until somebody chooses; the choice stays in this browser.
+// Light or dark: as the system says, until the user chooses; the choice stays in this browser.
 import { useEffect, useState } from "./html.mjs";
 
 const CHOSEN = "loadmanager.theme";

@@ -107,7 +107,7 @@ class Backlogs:
         return Read(backlog, at_ms, window.forecast())
 
     def _settle(self, wanted: Wanted, task: asyncio.Task[Read]) -> None:
-        """It is fresh from now on; a failure is told to those who waited, and nobody else."""
+        """The read is done and fresh from now on. Only those who waited for it hear of a failure."""
         failed = task.cancelled() or task.exception() is not None
         if self._reads.get(wanted, (0.0, None))[1] is task:
             if failed:

@@ -98,8 +98,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class MembersPath:
-    """An ASGI application: answers members of groups, gives everything else to `app`. When `closing` is set, nobody
-    waits any more."""
+    """An ASGI application: answers members of groups, gives everything else to `app`. When `closing` is set, no
+    request waits any more."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ def with_slashes(raw_path: bytes) -> str:
 def group_of(tenant: str, namespace: str, group: str) -> Key:
     """The key of a group, from the words of its path. Raises InvalidName."""
     if "/" in tenant or "/" in namespace:
-        raise InvalidName(f"{tenant}/{namespace} is no namespace: only the name of a group may have slashes (%2F)")
+        raise InvalidName(f"{tenant}/{namespace} is not a namespace: only the name of a group may have slashes (%2F)")
     return group_key(f"persistent://{tenant}/{namespace}/{group}")
 
 

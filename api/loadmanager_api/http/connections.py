@@ -41,7 +41,7 @@ from statechannel.law.partition import ClusterIdentity
 from statechannel.runtime.forking import close_in_children, forget
 from statechannel.runtime.tasks import Turnstile
 
-NO_HTTP = "this is no HTTP request that can be read; bytes beyond ASCII in a path or a query have to be percent-encoded"
+NO_HTTP = "this is not a readable HTTP request; bytes beyond ASCII in a path or a query have to be percent-encoded"
 
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
@@ -221,7 +221,7 @@ class Connection(HttpToolsProtocol):
         self._read_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._reading is Reading.HEAD:  # else it is a trailer, which nobody uses
+        if self._reading is Reading.HEAD:  # else it is a trailer, which is ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -484,14 +484,17 @@ class Listener:
                 self._loop.call_later(NO_DESCRIPTOR_S, self._accept_again)
                 return
             if not self._let_in(client):
-                return  # whoever made room for it goes in the next turn
+                return  # the connection that made room for it is closed in the next turn
 
     def _accept_again(self) -> None:
         if self._listening.fileno() >= 0:
             self._loop.add_reader(self._listening, self._accept)
 
     def _let_in(self, client: socket.socket) -> bool:
-        """As one of many, as one of the few beyond, or not at all; whether nobody had to go for it."""
+        """Admit it as an ordinary connection, as one of the few beyond them, or not at all.
+
+        Returns True if no connection has to be closed, neither it nor another one.
+        """
         own = own_descriptors()
         reserved = self._ordinary >= self._room or not leaves(own, client.fileno())
         if reserved and not self._full:
@@ -563,8 +566,10 @@ class Listener:
             self._make_room()
 
     def _keep_off(self) -> None:
-        """See what the process itself has open, and end the connections for which that leaves no room any more: those
-        that nobody works at first, the longest first."""
+        """Count what the process itself has open, and end the connections for which that leaves no room.
+
+        Idle ones end first, starting with those that are idle longest.
+        """
         own, most = own_descriptors(), _descriptors()
         self._room = self._limit
         if most == sys.maxsize or not any(map(_is_open, range(most - own, most))):

@@ -62,7 +62,7 @@ NAMED = 20
 """Principals with a label of their own."""
 
 KNOWN = 10_000
-"""Principals whose requests are counted, to find the busiest; beyond it the others begin anew."""
+"""Maximum number of principals whose requests are counted to find the busiest; beyond it the others restart at 0."""
 
 NAME_CHARACTERS = 100
 ANYBODY = "anonymous"

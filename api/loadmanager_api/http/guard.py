@@ -1,7 +1,7 @@
 """Protects a broker from requests that web pages make through a user's browser.
 
 Requests must name the broker by one of its own names, and a page of another origin may change nothing. Being reachable
-from somebody's browser must not suffice, whether or not clients have to authenticate.
+from a user's browser must not suffice, whether or not clients have to authenticate.
 
 A browser sends true `Host`, `Origin` and `Sec-Fetch-Site`, whatever the page wants. A foreign name in `Host` is a sign
 of DNS rebinding; an address in `Host` cannot be rebound. Other clients do not send the last two headers, and are not
@@ -168,7 +168,7 @@ def _foreign(headers: Headers) -> Problem | None:
     return None
 
 
-_INSTEAD = "use the command line or another client that is no browser, or a page that this broker serves"
+_INSTEAD = "use the command line or another client that is not a browser, or a page that this broker serves"
 
 
 def _no_json(headers: Headers) -> Problem | None:

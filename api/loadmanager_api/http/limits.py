@@ -91,7 +91,7 @@ class Limits:
                 await self._beginning.passed()
                 await self._app(scope, found, send)
         except ClientDisconnect:
-            pass  # nobody waits for an answer, and nothing was done
+            pass  # no client waits for an answer, and nothing was done
         finally:
             self._running -= 1
             self._body_bytes -= body.size

@@ -110,7 +110,7 @@ def channel_owner(node: Node, topic: Key) -> tuple[BrokerId, Peer]:
     owner = owner_of(node.world.coordination, node.membership, partition)
     peer = node.membership.peers.get(owner.name) if owner is not None else None
     if owner is None or peer is None:
-        raise Unavailable(f"nobody owns partition {partition} of the channel at the moment; try again")
+        raise Unavailable(f"partition {partition} of the channel has no owner at the moment; try again")
     return owner, peer
 
 
@@ -129,7 +129,7 @@ WHOLE = "loadmanager.whole"
 """The ASGI extension, a function, that takes an answer's headers and body in one piece; False if it cannot now."""
 
 KEPT = 65_536
-"""The most cached paths, and answers; beyond it the whole cache is dropped and filled anew."""
+"""Maximum number of cached paths, and of answers; beyond it the whole cache is dropped and filled again."""
 
 KEPT_PATH_BYTES, KEPT_BYTES = 512, 8 << 20
 """Longer paths are not cached, nor encoded ones, whose topics take up to five times as many bytes; and no more bytes

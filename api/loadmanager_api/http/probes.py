@@ -15,7 +15,7 @@ from loadmanager_api.problems import problem_of, respond
 def acting(node: Node) -> Incarnation:
     """The incarnation that is registered and acts. Raises Unavailable."""
     if not node.ready.is_set():
-        raise Unavailable("this broker is starting, was fenced and starts anew, or is leaving; try again or elsewhere")
+        raise Unavailable("this broker is starting, was fenced and restarts, or is leaving; try again or elsewhere")
     return node.current
 
 

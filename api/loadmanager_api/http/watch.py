@@ -1,9 +1,9 @@
 """One watch of the control loop for all clients that watch the same: each event is found and encoded once.
 
-A client is first brought up to the present: with a watch of its own if it resumes, else with all bundles as they were
-at one moment, which all clients that come meanwhile share. It goes on here at the position where that ended: all events
-before it were sent, and none of the later ones. What a client does not take in time is dropped, and its stream ends.
-Belongs to the endpoints' loop.
+A client is first brought up to the present. If it resumes, it gets a watch of its own; else it gets all bundles as of
+one moment, shared by all clients that connect meanwhile. It then continues here, at the position where that ended: all
+events before it were sent, and none of the later ones. What a client does not take in time is dropped, and its stream
+ends. Belongs to the endpoints' loop.
 
 Events are server-sent, each with a JSON object as its data. `loadmanager/channel/watch.py` decides what a watch sends;
 docs/http.md describes the events. When the endpoints close, the rest is sent quickly or dropped.
@@ -160,7 +160,7 @@ SHARED_BYTES, BUNDLE_BYTES = 64 << 20, 220
 """All shared beginnings at most, and about what they have for a bundle. Beyond it each client has its own."""
 
 SHARED_S = 1.0
-"""How long a beginning is kept that nobody reads."""
+"""How long a beginning without readers is kept."""
 
 SLOW = "too slow: the next changes were dropped here; go on from `resume`"
 
@@ -208,7 +208,7 @@ class Relay:
         return self._until
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Stop: no listener is left."""
         self._task.cancel()
 
     async def from_(self, number: int, joining: Piece) -> AsyncGenerator[bytes, None]:
@@ -328,7 +328,7 @@ class Beginning:
         self._task.result()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Stop: no reader is left."""
         self.closed = True
         self._task.cancel()
 
@@ -411,7 +411,7 @@ class Relays:
                 asyncio.get_running_loop().call_later(SHARED_S, self._forget, shared, relay)
 
     def _forget(self, shared: Beginning, relay: Relay) -> None:
-        """Let go of a beginning that nobody reads."""
+        """Drop a beginning that has no readers."""
         if shared.readers or shared.closed:
             return
         shared.close()

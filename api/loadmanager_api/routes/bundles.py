@@ -441,7 +441,7 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
     where = f" (the log of partition {found.partition} begins at offset {found.log_begin})" if found.log_begin else ""
     if before is not None:
         return f"no record below offset {before} names {found.bundle}{where}; ask without cursor"
-    heard = "no record that is still there names" if found.log_begin else "nobody ever heard of"
+    heard = "no record that is still there names" if found.log_begin else "no record names"
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"
 
 
@@ -543,7 +543,7 @@ async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_ra
     entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
     found = acting.splitting.reshaper.explain(entry.bundle)
     if found is None:
-        whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "nobody holds it"
+        whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "it has no holder"
         raise Conflict(f"each broker judges its own bundles, and {entry.bundle} is not held here: {whose}")
     return BundleSplitting(bundle=str(entry.bundle), split=found[0], merge=found[1])
 
@@ -562,8 +562,8 @@ async def watch(
 ) -> Response:
     """Stream all bundles, then every change. With `since` (or `Last-Event-ID`), stream the changes after that revision.
 
-    400 if it is no revision of this channel, 409 if it is one of another log or beyond the end, 410 if later changes
-    were trimmed.
+    400 if it is not a revision of this channel, 409 if it belongs to another log or is beyond the end, 410 if later
+    changes were trimmed.
     """
     if namespace is not None:
         check_namespace(namespace)

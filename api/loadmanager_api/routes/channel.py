@@ -120,7 +120,7 @@ class ChannelResponse(BaseModel):
     agreement: AgreementResponse | None = None
     """Partition 0's word, which the others repeat; null in a log that has none yet."""
     agreement_following: AgreementResponse | None = None
-    """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
+    """What is about to replace it, in the first partition that says so. Until then no broker gets a proof there."""
     partitions: list[PartitionResponse]
 
 

@@ -1,6 +1,6 @@
-"""`/` and `/dashboard/`: the files of the dashboard. They hold no data: those come from the other routes.
+"""`/` and `/dashboard/`: the files of the dashboard. They hold no data, which comes from the other routes.
 
-The page loads nothing from anywhere else, runs no script but these files, and nobody may frame it.
+The page loads nothing from anywhere else, runs no script but these files, and no other page may frame it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def show_dashboard(request: Request) -> Response:
 @router.get("/docs", response_class=Response)
 @on_http_loop
 async def show_docs() -> Response:
-    """Lead to the view of the dashboard that describes the API."""
+    """Redirect to the view of the dashboard that describes the API."""
     return RedirectResponse("/#/api", 307)
 
 

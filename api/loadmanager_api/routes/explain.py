@@ -55,7 +55,7 @@ class LiveView:
         self._quarantine = quarantine
 
     async def now(self) -> Situation:
-        """The present situation. It has no round, because nobody has decided it."""
+        """The present situation. It has no round, because nothing is decided yet."""
         settings = self._deciding.settings()
         return Situation(
             at_ms=self._deciding.wall_ms(),
@@ -128,7 +128,7 @@ def moment(text: str) -> int:
             parsed = datetime.fromisoformat(text.replace(" ", "+"))  # a `+` in a URL arrives as a space
             found = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise Invalid(f"{text!r} is no time; write 2030-01-31T12:00:00Z, or milliseconds since 1970") from None
+        raise Invalid(f"{text!r} is not a time; write 2030-01-31T12:00:00Z, or milliseconds since 1970") from None
     if not 0 <= found <= LATEST_MS:
         raise Invalid(f"{text!r} lies outside of the times that a log knows")
     return found

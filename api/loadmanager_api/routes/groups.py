@@ -56,9 +56,9 @@ class GroupListed(BaseModel):
 
 
 class Group(Shape):
-    """A coordinated group. `generation` grows with every change of who should read what. Of `partitions`, which have a
-    holder, `moving` should have another one; `unread` are those that the strategy gives to nobody. `config` is that of
-    the strategy CONFIG."""
+    """A coordinated group. `generation` increases with every change of the assignment. `partitions` have a holder;
+    `moving` of them should have another one. `unread` partitions are assigned to no member. `config` is that of the
+    strategy CONFIG."""
 
     group: str
     coordinator: str
@@ -108,9 +108,9 @@ class GroupChange(Body):
 
 
 class RebalanceRequest(Body):
-    """How a group shall be divided anew."""
+    """How to rebalance a group."""
 
-    by_lag: Annotated[bool, Field(description="weigh partitions by their present lag; for WEIGHTED_STICKY")] = False
+    by_lag: Annotated[bool, Field(description="weight partitions by their current lag; for WEIGHTED_STICKY")] = False
 
 
 def _queue_name(queue: Partition | None) -> str | None:
@@ -139,7 +139,7 @@ class Rebalance(Shape):
 
 
 class OffsetsRequest(Body):
-    """Where a group shall go on reading: in one topic, or in all that it reads. `timeout_s`: its members have so long
+    """Where a group continues to read, in one topic or in all that it reads. `timeout_s`: time limit for its members
     to stop reading there."""
 
     to: Annotated[str, Field(max_length=100, description=FORMS, examples=["earliest", "2030-01-31T12:00:00Z"])]
@@ -149,8 +149,8 @@ class OffsetsRequest(Body):
 
 
 class OffsetStep(Shape):
-    """One partition: where the group was (null: it had no offset), and where it goes on (null: it stays as it is,
-    since there is no offset to count from)."""
+    """One partition: the offset before (null: the group had none), and the new one (null: it stays without an offset,
+    as there is none to count from)."""
 
     topic: str
     partition: int
@@ -293,7 +293,7 @@ async def configure_group(
     consumer_group: Name,
     wanted: GroupChange,
 ) -> Response | None:
-    """Set the strategy of a group, its configuration, or who divides its partitions. A change divides them anew."""
+    """Set the strategy of a group, its configuration, or who assigns its partitions. A change reassigns them."""
     key = _key(tenant, namespace, consumer_group)
     if wanted.strategy is None and wanted.mode is None and wanted.config is None:
         raise Invalid("say what to set: strategy, config, mode, or several of them")
@@ -337,7 +337,7 @@ async def rebalance_group(
     consumer_group: Name,
     wanted: RebalanceRequest,
 ) -> Response | None:
-    """Ask the group's strategy anew. With `by_lag` partitions weigh what waits in them."""
+    """Run the group's strategy again. With `by_lag`, partitions are weighted by their lag."""
     key = _key(tenant, namespace, consumer_group)
 
     async def rebalance(coordinator: Coordinator) -> None:
@@ -358,9 +358,9 @@ async def reset_offsets(
     wanted: OffsetsRequest,
     dry_run: DryRun = False,
 ) -> Offsets | Response:
-    """Let a group go on reading elsewhere, while it runs: its members stop reading there, the offsets are stored, and
-    the same members go on. Members that read nothing there notice nothing. A number of records forward or back leaves
-    partitions alone in which the group has no offset; 412 if it has none at all.
+    """Move a running group to other offsets: its members stop reading there, the offsets are stored, and the same
+    members continue. Members that read nothing there are not affected. A number of records forward or back skips
+    partitions in which the group has no offset; 412 if it has none at all.
 
     503 if a member did not stop within `timeout_s`: nothing was changed then.
     """
@@ -467,7 +467,7 @@ async def _answered(request: Request, node: Node, located: Located, work: Work[T
 
 
 class Figure(Shape):
-    """Records, and the age of the oldest in seconds: null if nobody read it."""
+    """Records, and the age of the oldest in seconds, null if it was not read."""
 
     messages: int
     latency_s: float | None
@@ -542,7 +542,7 @@ backlog_router = ControlRouter(prefix="/v1/backlog", tags=["consumer groups"])
 GroupName = Annotated[str, Query(min_length=1, max_length=1_000, description="`group.id`", examples=["t/n/billing"])]
 Topic = Annotated[str | None, Query(max_length=249, description="only this topic; by default all that it reads")]
 Ages = Annotated[
-    int, Query(ge=0, le=MOST_READS, description="read the ages of so many partitions, those with the largest lags")
+    int, Query(ge=0, le=MOST_READS, description="number of partitions whose ages are read, those with the largest lags")
 ]
 
 
@@ -618,7 +618,7 @@ async def estimate_filtered_backlog(
     key: Annotated[str | None, Query(max_length=1_000, description="records with this key")] = None,
     header: Annotated[str | None, Query(max_length=1_000, description="records with this header, NAME=VALUE")] = None,
     contains: Annotated[str | None, Query(max_length=1_000, description="records with this text in the value")] = None,
-    scanned: Annotated[int, Query(ge=1, le=LIMITS.scanned, description="look at so many records")] = LIMITS.scanned,
+    scanned: Annotated[int, Query(ge=1, le=LIMITS.scanned, description="most records to look at")] = LIMITS.scanned,
 ) -> FilteredBacklog:
     """Estimate how much of a group's backlog in a topic its consumers' filter lets through, from a sample of it.
 

@@ -97,7 +97,7 @@ Root = Annotated[str, Depends(_root)]
 @router.get("", responses=answers(404))
 @on_http_loop
 async def show_load_history(root: Root) -> LoadHistory:
-    """List the published results of the load history; each is at `/v1/history/NAME`. An empty list is no error."""
+    """List the published results of the load history; each is at `/v1/history/NAME`. An empty list is not an error."""
     results, pictures, report = await asyncio.gather(
         asyncio.to_thread(published.listed, root),
         asyncio.to_thread(published.pictures, root),

@@ -1,7 +1,7 @@
 """Where a topic is served, for Pulsar's clients one by one and for ours many at once.
 
-Any broker answers, and never by a redirect: it asks its own replica, and assigns what nobody owns. The fast path in
-`http/lookups.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
+Any broker answers, and never by a redirect: it asks its own replica, and assigns bundles that have no owner. The fast
+path in `http/lookups.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
 """
 
 from __future__ import annotations

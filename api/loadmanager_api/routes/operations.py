@@ -45,7 +45,7 @@ async def show_operation(node: TheNode, sender: AuthorOf, may: Permission, opera
 
 @router.post("/{operation_id}/cancel", status_code=202, responses=answers(404, 409))
 async def cancel_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationResponse:
-    """Have an operation stopped by its broker. What was done stays; a move under way is completed. 409 if it has
+    """Ask the broker of an operation to stop it. What was done stays; a move under way is completed. 409 if it has
     ended.
     """
     _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.OPERATOR)

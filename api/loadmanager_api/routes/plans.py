@@ -156,7 +156,7 @@ Text = Annotated[str, Field(max_length=500)]
 
 
 class StepRequest(Body):
-    """Who asks, and why; both are kept with the result. Without `author` it is the author of the request."""
+    """Author and reason, both kept with the result. `author` defaults to the author of the request."""
 
     author: Annotated[str, Field(max_length=100)] = ""
     reason: Text = ""
@@ -323,7 +323,7 @@ class MoveLimits(Shape):
 
 
 class MovesInFlight(Shape):
-    """Moves under way, whoever began them. By broker, a move counts at both ends."""
+    """Moves under way, of any origin. In `by_broker` a move counts at both ends."""
 
     total: int
     by_broker: dict[str, int]
@@ -386,7 +386,7 @@ def in_words(plan: Plan) -> str:
         case MoveBundles(moves):
             return f"move {_some([f'{move.bundle} to {move.destination}' for move in moves[:NAMED]], len(moves))}"
         case None:
-            shown = [f"{m.bundle} to {m.destination.name if m.destination else 'nobody'}" for m in plan.moves[:NAMED]]
+            shown = [f"{m.bundle} to {m.destination.name if m.destination else 'none'}" for m in plan.moves[:NAMED]]
             return f"move {_some(shown, len(plan.moves))}"
 
 
@@ -531,7 +531,7 @@ async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanDetail:
 
 @router.post("/{plan_id}/approve", responses=answers(404, 409))
 async def approve(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
-    """Approve a plan: it may run. 409 if somebody else was faster, or if all its bundles have moved since."""
+    """Approve a plan: it may run. 409 if another request was faster, or if all its bundles have moved since."""
     return await _act(acting, author, plan_id, PlanAction.APPROVE, wanted)
 
 
@@ -570,7 +570,7 @@ async def undo(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wa
 
 @router.post("/{plan_id}/withdraw", responses=answers(404, 409))
 async def withdraw(node: TheNode, acting: Acting, author: AuthorOf, plan_id: str, wanted: StepRequest) -> PlanDetail:
-    """Withdraw a plan: the leader undoes it at once, except what somebody else has changed since."""
+    """Withdraw a plan: the leader undoes it at once, except what others have changed since."""
     return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wanted)
 
 

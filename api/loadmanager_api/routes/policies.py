@@ -139,7 +139,7 @@ async def list_policies(
     paging: Paging,
     kind: Kind | None = None,
     prefix: Annotated[
-        str | None, Query(max_length=1_000, description="only names that begin so", examples=["shop/"])
+        str | None, Query(max_length=1_000, description="only names with this prefix", examples=["shop/"])
     ] = None,
     by: Annotated[str | None, Query(description="only versions of this author")] = None,
     since_ms: SinceMs = None,
@@ -202,7 +202,7 @@ async def put_policy(
     """Set a document. Only bundles that it makes misplaced will move, within the limits of a round.
 
     412 for a document that can never be valid. 409 if nothing satisfies a rule (`force` overrides this), or if the
-    version is no longer `seen`; 412 if it is not that of `If-Match`.
+    version is no longer `seen`; 412 if it differs from `If-Match`.
     """
     seen = when.seen(seen, node.policies.latest(kind, name))
     if dry_run:

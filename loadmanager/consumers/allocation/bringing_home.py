@@ -61,7 +61,7 @@ def _steps(
 
 
 def _with_ends(costs: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.int64]:
-    """Further nodes, one for each number of queues: from who has so many to who has one more, at no cost."""
+    """Adds a node for each number of queues: from consumers with that many to those with one more, at no cost."""
     numbers = sorted(set(counts))
     size = len(counts) + len(numbers)
     whole = np.full((size, size), NEVER, np.int64)

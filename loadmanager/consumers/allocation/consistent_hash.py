@@ -11,7 +11,7 @@ from loadmanager.consumers.allocation.strategy import Allocation, InvalidArgumen
 
 
 class ConsistentHash:
-    """Each consumer has `virtual_nodes` places on the ring. Without any, nobody gets a queue."""
+    """Each consumer has `virtual_nodes` places on the ring. Without any, no consumer gets a queue."""
 
     name = "CONSISTENT_HASH"
 

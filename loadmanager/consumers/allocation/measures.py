@@ -7,7 +7,7 @@ from math import sqrt
 
 
 def balance_degree(allocation: Mapping[str, Collection[object]]) -> float:
-    """Population standard deviation of the numbers of queues; 0 where all have the same, or nobody is there."""
+    """Population standard deviation of the numbers of queues; 0 if all have the same, or there are no consumers."""
     counts = [len(queues) for queues in allocation.values()]
     if not counts:
         return 0.0
@@ -27,5 +27,5 @@ def kept(before: Mapping[str, Collection[object]], after: Mapping[str, Collectio
 
 
 def stickiness(before: Mapping[str, Collection[object]], after: Mapping[str, Collection[object]], queues: int) -> float:
-    """The share of all `queues` that have the same consumer as before; 0 where there is no queue."""
+    """The share of all `queues` that have the same consumer as before; 0 if there are no queues."""
     return kept(before, after) / queues if queues else 0.0

@@ -75,7 +75,7 @@ class _Exchange(Generic[Q]):
         return {each: owner for each in self._touched if (owner := self._owners[each]) != self._was[each]}
 
     def _is_far(self, queue: Q) -> bool:
-        """Whether somebody else is nearer."""
+        """Returns True if another reader is nearer."""
         home = self._racks.get(queue, "")
         return home in self._foreign and self._readers[self._owners[queue]].rack != home
 

@@ -1,8 +1,8 @@
-"""`STICKY`: as balanced as possible; and within that, every queue stays where it is if it can.
+"""`STICKY`: as balanced as possible, and within that, every queue stays where it is if it can.
 
-The rule is that of the report on RocketMQ's rebalancing (Alibaba Summer of Code 2020): keep all, drop what became
-invalid, give each free queue to the consumer that has fewest, ties by id. Its code kept balance only at times; here the
-counts differ by one at most after every change, and no allocation of that kind keeps more. A change costs work for each
+The rule comes from the report on RocketMQ's rebalancing (Alibaba Summer of Code 2020). Keep all, drop what became
+invalid, give each free queue to the consumer that has fewest, ties by id. Its code was not always balanced. Here counts
+differ by one at most after every change, and no allocation of that kind keeps more. A change costs work for each
 consumer and for each queue that it frees, not for those that stay.
 """
 
@@ -63,10 +63,10 @@ class Sticky(Generic[Q]):
         added: Iterable[Q] = (),
         removed: Iterable[Q] = (),
     ) -> Rebalance[Q]:
-        """Allocate anew after these consumers and queues came and went, all at once.
+        """Reallocate after these consumers and queues came and went, all at once.
 
-        Who is there already does not join, and what is not there is not removed. What is both named as gone and as new
-        is taken away first: a consumer that left and joined has lost its queues.
+        Known consumers and queues are not added again, and unknown ones are not removed. What is named both as gone and
+        as new is removed first: a consumer that left and joined has lost its queues.
         """
         revoked, assigned = dict[str, list[Q]](), dict[str, list[Q]]()
         for queue in removed:
@@ -93,7 +93,7 @@ class Sticky(Generic[Q]):
         return tuple(self._queues.get(consumer, ()))
 
     def owner_of(self, queue: Q) -> str | None:
-        """Who reads a queue: nobody if it is not there, or there is no consumer."""
+        """The consumer of a queue; None if the queue is unknown, or there is no consumer."""
         return self._owners.get(queue)
 
     def allocation(self) -> dict[str, list[Q]]:
@@ -119,7 +119,7 @@ class Sticky(Generic[Q]):
                 revoked.setdefault(consumer, []).append(queue)
 
     def _fill(self, assigned: dict[str, list[Q]]) -> None:
-        """Give the free queues, in their order, always to who has fewest: whole rounds at once."""
+        """Give each free queue, in order, to the consumer with the fewest: whole rounds at once."""
         free = sorted(self._free)
         order = sorted((len(queues), consumer) for consumer, queues in self._queues.items()) if free else []
         lowest, height, next_one, at = list[str](), 0, 0, 0

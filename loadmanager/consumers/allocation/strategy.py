@@ -43,7 +43,7 @@ class Strategy(Protocol):
     ) -> Sequence[MessageQueue]:
         """The queues of one consumer, in order; none if it is not among the consumers.
 
-        Raises InvalidArgument if there is no consumer to ask for, no queue, or no consumer at all.
+        Raises InvalidArgument if `current`, `queues` or `consumers` is empty.
         """
         ...
 

@@ -1,12 +1,15 @@
 """`WEIGHTED_STICKY`: queues weigh by their rate or lag; each consumer has a capacity and subscriptions.
 
-A consumer's level is the weight of its queues per capacity. First everything stays that may stay; then free queues go,
-heaviest first, to the lowest consumer that subscribes to their topic; then the highest consumers give queues up, and
-the lowest get some, along paths over consumers that share topics, until nobody is beyond the tolerance or no path
-helps. Each path lowers the sum of squared loads per capacity, so it ends.
+A consumer's level is the weight of its queues per capacity. The allocation has three steps:
 
-Where all queues weigh the same and all capacities are equal the tolerance is nothing: among consumers that share topics
-no two then differ by more than one queue, if that can be reached. Where they all have one subscription it is `sticky`.
+1. Every queue that may stay stays.
+2. Free queues go, heaviest first, to the lowest consumer that subscribes to their topic.
+3. The highest consumers give queues up, and the lowest get some, along paths over consumers that share topics. This
+   ends when no consumer is beyond the tolerance, or no path helps. Each path lowers the sum of squared loads per
+   capacity, so it ends.
+
+If all queues weigh the same and all capacities are equal, the tolerance is zero. Then no two consumers that share
+topics differ by more than one queue, if that can be reached. If they all have one subscription, it is `sticky`.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from loadmanager.consumers.allocation.sticky import Sticky
 from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
 
 IDLE_SHARE = 0.1
-"""What a queue weighs at least, as a share of the mean: idle queues are divided too."""
+"""Minimum weight of a queue, as a share of the mean, so that idle queues are distributed too."""
 TARGETS = 8
-"""So many of the lowest consumers are tried for each one that is too high."""
+"""How many of the lowest consumers are tried for each one that is too high."""
 PASSES = 10
 LAST = chr(0x10FFFF)
 """Behind every id."""
@@ -61,10 +64,10 @@ def allocate_weighted(
     consumers: Sequence[Consumer],
     weighing: Weighing[MessageQueue] | None = None,
 ) -> dict[str, list[MessageQueue]]:
-    """The queues of each consumer; a queue that nobody subscribes to is nobody's.
+    """The queues of each consumer. A queue without subscribers is left out.
 
     Raises InvalidArgument for a consumer that is named twice, a capacity that is not above 0, a weight below 0, or a
-    number that is none.
+    number that is not finite.
     """
     weighing = weighing or Weighing[MessageQueue]()
     _check(consumers, weighing)
@@ -163,7 +166,7 @@ class Weighted(Generic[Q]):
         return {queue: now for queue, before in self._was.items() if (now := self._owner.get(queue)) != before}
 
     def owners(self) -> Mapping[Q, str]:
-        """Who has each queue that somebody may read."""
+        """The consumer of each queue that has a subscriber."""
         return self._owner
 
     def allocation(self) -> dict[str, list[Q]]:
@@ -296,7 +299,10 @@ class Weighted(Generic[Q]):
         return not self._exact and self.level(consumer) < self._low
 
     def _lower(self, high: str) -> bool:
-        """Move one queue away from here, or one along each step of a path, or exchange two; whether that helped."""
+        """Move one queue away from here, or one along each step of a path, or exchange two.
+
+        Returns True if it helped.
+        """
         level, count = self.level(high), 1 if self._exact else TARGETS
         if self._one_subscription:
             if self._one_capacity and sum(map(len, self._held[high].values())) <= 1:
@@ -326,7 +332,7 @@ class Weighted(Generic[Q]):
         return any(low in came_from and self._shift(_path(came_from, low)) for came_from in ways)
 
     def _reachable_from(self, high: str) -> dict[str, str | None]:
-        """Who may get a queue if `high` gives one up, directly or by handing on another; and from whom."""
+        """Consumers that may get a queue if `high` gives one up, directly or along a path; each with its giver."""
         came_from: dict[str, str | None] = {high: None}
         seen, waiting = set[str](), [high]
         for consumer in waiting:
@@ -444,7 +450,7 @@ class Weighted(Generic[Q]):
 
 
 class _Lowest:
-    """Who of some consumers is lowest with one queue more, while levels only rise. A heap for each capacity."""
+    """Finds the consumer that is lowest with one queue more, while levels only rise. A heap for each capacity."""
 
     def __init__(self, draft: Weighted[Any], consumers: Iterable[str]) -> None:
         self._draft = draft

@@ -14,9 +14,9 @@ offset: its metrics count no lag, its admin command counts everything. There is 
 * no pull offset: in flight and available are None; RocketMQ says 0, which reads as "nothing waits". In a sum a queue
   with neither offset counts as nothing;
 * a pull offset below the consumer offset counts as the consumer offset (as in RocketMQ's admin command);
-* no end (nobody leads the queue): no figure at all, and `unknown` counts the queue. RocketMQ says 0;
-* records that were deleted unread are no lag, as nobody can consume them: `deleted` counts them. RocketMQ and Kafka's
-  tools count them as lag until the group commits again.
+* no end (the queue has no leader): no figure at all, and `unknown` counts the queue. RocketMQ says 0;
+* records that were deleted unread are not lag, because they can't be consumed: `deleted` counts them. RocketMQ and
+  Kafka's tools count them as lag until the group commits again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class Offsets(msgspec.Struct, frozen=True):
     """What a store says of one queue and one group; None: it does not know.
 
     `begin` is the first offset that the queue still has, `end` the one after its last record; `consumer` is the first
-    offset that the group has not consumed (its commit), `pull` the first that it has not pulled; `start` is where it
-    begins without a commit, None: at the end. The two times are
-    those at which the records at `consumer` and `pull` were stored, in milliseconds since 1970: None if not asked for,
-    ABSENT if there is no such record.
+    offset that the group has not consumed (its commit), `pull` the first that it has not pulled. `start` is where it
+    begins without a commit, None: at the end. The two times are when the records at `consumer` and `pull` were stored,
+    in milliseconds since 1970: None if not asked for, ABSENT if there is no such record.
     """
 
     end: int | None
@@ -73,7 +72,7 @@ class Ordered(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of records, and the age of the oldest in seconds: 0 if there is none, None if nobody read it."""
+    """A number of records, and the age of the oldest in seconds: 0 if there is none, None if it was not read."""
 
     messages: int
     latency_s: float | None
@@ -82,7 +81,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Backlog(msgspec.Struct, frozen=True):
     """What a group has before it in one queue, or in `queues` of them; None: not known, see the module.
 
-    `undated` counts queues with a lag whose age nobody read: the true age may be above the one of `lag`. `unpulled`
+    `undated` counts queues with a lag whose age was not read: the true age may exceed that of `lag`. `unpulled`
     counts queues with an end and a consumer offset, but no pull offset. `ends` and `consumed` are sums of offsets, for
     rates.
     """
@@ -111,7 +110,7 @@ def in_order(offsets: Offsets) -> Ordered | None:
         return None
     pull = None if offsets.pull is None or offsets.pull < 0 else min(offsets.pull, end)
     if pull is None and offsets.start is not None and uncommitted(offsets):
-        pull = min(offsets.start, end)  # nobody has read it
+        pull = min(offsets.start, end)  # the group has not read it
     wanted = end if pull is None else pull
     if offsets.consumer is not None and offsets.consumer >= 0:
         wanted = min(offsets.consumer, end)

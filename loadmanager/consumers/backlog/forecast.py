@@ -50,7 +50,7 @@ class Window:
     def add(self, at_s: float, backlog: Backlog) -> None:
         """Take in a backlog. `at_s` is of a monotonic clock.
 
-        The window begins anew if the queues are other ones, or offsets went back: differences would be no rates.
+        The window restarts if the queues differ or offsets went back, because differences would not be rates.
         """
         last = self._points[-1].backlog if self._points else None
         if last is not None and (why := _break(last, backlog)):
@@ -93,5 +93,5 @@ def _break(last: Backlog, next_one: Backlog) -> str:
     if (last.queues, last.uncommitted, last.unknown) != (next_one.queues, next_one.uncommitted, next_one.unknown):
         return "the queues with offsets changed"
     if next_one.ends < last.ends or next_one.consumed < last.consumed:
-        return "offsets went back (a reset, or a topic made anew)"
+        return "offsets went back (a reset, or a recreated topic)"
     return ""

@@ -45,7 +45,7 @@ class InFlight:
         for offset in offsets:
             if offset < self._pull:
                 raise ValueError(
-                    f"offset {offset} is below {self._pull}, which is pulled next: after a seek start anew"
+                    f"offset {offset} is below {self._pull}, which is pulled next: after a seek start again"
                 )
             self._pulled.append(offset)
             self._waiting.add(offset)

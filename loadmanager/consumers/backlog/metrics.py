@@ -14,9 +14,9 @@ Rows = list[tuple[tuple[str, ...], Backlog]]
 
 
 def backlog_metrics(groups: Iterable[GroupBacklog], now_ms: int, *, by_partition: bool = False) -> Iterator[Metric]:
-    """Gauges by consumer group and topic; with `by_partition` one of each for every queue, which may be very many.
+    """Gauges by consumer group and topic; with `by_partition` one of each for every queue, which can be very many.
 
-    What is not known has no sample: a plain Kafka group shows neither in-flight nor ready messages.
+    Unknown figures have no sample: a plain Kafka group shows neither in-flight nor ready messages.
     """
     labels = ("consumer_group", "topic", "partition") if by_partition else ("consumer_group", "topic")
     rows: Rows = [row for group in groups for row in _rows(group, now_ms, by_partition)]

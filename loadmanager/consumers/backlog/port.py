@@ -20,8 +20,8 @@ class GroupOffsets(Protocol):
     """
 
     async def committed(self, group: str) -> tuple[ByQueue, ByQueue] | None:
-        """All consumer offsets of a group, maybe none, and those pull offsets that are known; None if there is no such
-        group."""
+        """All consumer offsets of a group, possibly none, and its known pull offsets. None if the group does not
+        exist."""
         ...
 
     async def groups(self) -> Collection[str]:

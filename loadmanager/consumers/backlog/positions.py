@@ -50,7 +50,7 @@ class Position(msgspec.Struct, frozen=True):
         except ValueError:
             at = None
         if at is None or at.tzinfo is None or at.timestamp() < 0:
-            raise Invalid(f"{text[:100]!r} is no position in a topic: write {FORMS}")
+            raise Invalid(f"{text[:100]!r} is not a position in a topic: write {FORMS}")
         return cls(Kind.TIME, int(at.timestamp() * 1000))
 
 
@@ -79,7 +79,7 @@ async def resolve(
         for number in numbers:
             begin, end = begins.get(topic, {}).get(number), ends.get(topic, {}).get(number)
             if begin is None or end is None:
-                raise Unavailable(f"nobody leads {topic} partition {number}: nothing was changed, try again")
+                raise Unavailable(f"{topic} partition {number} has no leader: nothing was changed, try again")
             before = committed.get(topic, {}).get(number)
             match position.kind:
                 case Kind.EARLIEST:

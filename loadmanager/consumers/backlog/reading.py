@@ -66,7 +66,7 @@ class BacklogReader:
         return known
 
     async def _wanted(self, committed: ByQueue, topics: Sequence[str]) -> Mapping[str, range]:
-        """The queues to look at. A topic that was deleted since the group's commit is nobody's backlog."""
+        """The queues to look at. A topic that was deleted since the group's commit is left out."""
         counts = await self._offsets.queues(topics or list(committed))
         if missing := sorted(set(topics) - set(counts)):
             raise NotFound(

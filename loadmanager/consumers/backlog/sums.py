@@ -1,6 +1,6 @@
-"""The backlog of one group, kept as sums: a changed queue costs O(log n), and nobody adds up all queues again. Pure.
+"""The backlog of one group, kept as sums: a changed queue costs O(log n), without summing all queues again. Pure.
 
-Kept are offsets and store times, never ages, so that sums stay right while time passes.
+It keeps offsets and store times, never ages, so that sums stay right while time passes.
 """
 
 from __future__ import annotations

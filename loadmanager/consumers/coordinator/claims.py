@@ -1,8 +1,8 @@
 """Who should read what where members divide the partitions (`Mode.CLIENT`). Pure.
 
 Every member computes the whole division from the same view, by the same strategy as the coordinator, and claims its
-part. A member that is slow, or claims nothing at all, strands no partition, for the coordinator computes a proposal by
-itself: what nobody claims goes to who has it there. A claim counts until its member makes another one, so that a new
+part. A slow member, or one that claims nothing, strands no partition: the coordinator computes a proposal of its own,
+and unclaimed partitions go to the members named there. A claim counts until its member makes another one, so that a new
 generation moves nothing before it has claims of its own.
 """
 
@@ -45,9 +45,9 @@ class Claims:
         return (before | claim.partitions) & self.proposal.keys()
 
     def reader(self, partition: Partition, present: str | None) -> str:
-        """Who should read a partition of the proposal; `present` should at present.
+        """The member that should read a partition of the proposal; `present` is the one that should now.
 
-        Of several that claim it, one with a claim of the newest generation: the present one, or the proposed one.
+        Among several claimers, one with a claim of the newest generation wins: the present one, or the proposed one.
         """
         proposed, claimers = self.proposal[partition], self._claimers.get(partition)
         if not claimers:

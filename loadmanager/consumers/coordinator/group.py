@@ -6,16 +6,16 @@ There are three ways to know it:
 * it acknowledges a revision in which the partition is not its own any more (`Beat.acked`): it has stopped, and has
   committed what it did;
 * it leaves;
-* its session ends. A member counts its lease from before it sent a heartbeat that was answered, the coordinator from
-  when it received the heartbeat, plus a slack: so the member has stopped first.
+* its session ends. A member counts its lease from before it sent an answered heartbeat. The coordinator counts it from
+  when it received the heartbeat, plus a slack, so the member stops first.
 
-A member that does not move waits for nobody: each partition changes hands by itself, as soon as its holder has given it
-up. Acknowledgements may come late, twice and out of order: a revision says for ever what was given up when it was
-acknowledged, and a partition that was granted again later was granted in a higher one. A heartbeat that joined may come
-again when its member is long gone: so each membership has an epoch, and who has another one is refused.
+A member that keeps its partitions waits for no other: each partition changes hands by itself, as soon as its holder
+has given it up. Acknowledgements may come late, twice and out of order. What a revision gave up never changes, and a
+partition that is granted again later is granted in a higher revision. A heartbeat that joined may arrive again long
+after its member left. So each membership has an epoch, and heartbeats of another epoch are refused.
 
-Answers promise; so what they promise must be in the log first. The shell takes `written()` after each event, appends
-it, and only then sends answers. A coordinator that learns that its token is not the highest any more sends none.
+An answer is a promise, so its content must be in the log first. The shell takes `written()` after each event, appends
+it, and only then sends answers. A coordinator that learns that its token is no longer the highest sends none.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Event(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Who should read what after some events, by these settings; `changed` of it, in an order in which members are told
-    one after the other."""
+    """The assignment after some events, by these settings. `changed` partitions are in the order in which members are
+    told, one after the other."""
 
     events: tuple[Event, ...]
     settings: Settings
@@ -135,7 +135,7 @@ class Group:
         self._claims = Claims({}, {})
         self._withheld: set[Partition] = set()
         self.is_unsettled: Callable[[Partition], bool] = lambda _: False
-        """Whether a commit of the partition is under way: then nobody else gets it, and reads what is committed."""
+        """True while a commit of the partition is under way: no other member gets it, or reads what is committed."""
         self.measures = Measures(self._counts, wall_offset_ms, rebalances)
         self._due: dict[str, None] = {}
         """Members whose records are due, in order; "" if just the group's own is."""
@@ -257,13 +257,13 @@ class Group:
             self._retarget(why, now_ms, weigh=True)
 
     def rebalance(self, weights: Mapping[Partition, float] | None, now_ms: int) -> None:
-        """Ask the strategy anew, with these rates or lags."""
+        """Run the strategy again, with these rates or lags."""
         self._weights = weights
         self._retarget("asked for" if weights is None else "asked for, by lag", now_ms, weigh=True)
 
     def weigh(self, weights: Mapping[Partition, float], now_ms: int) -> None:
-        """Know what the partitions weigh from now on. If nothing moves, and one member has much more to read than the
-        others, the group is divided again for that; that counts only if something moves then."""
+        """Use these weights of the partitions from now on. If nothing moves, and one member has much more to read than
+        the others, the group is rebalanced; this counts as a rebalance only if a partition moves."""
         self._weights = weights
         moves = any(member.revoked for member in self._members.values())
         if self.settings.mode is Mode.SERVER and self.settings.strategy == WEIGHTED and not (moves or self.is_divided):
@@ -271,13 +271,13 @@ class Group:
             self._divide(now_ms)
 
     def withhold(self, partitions: Collection[Partition], now_ms: int) -> None:
-        """Nobody may read these until they are given back; who holds one is told to give it up. Another coordinator
-        does not know it."""
+        """No member may read these until they are given back; the holder of one is told to give it up. This is not
+        recorded: another coordinator does not know it."""
         self._withheld.update(partitions)
         self._place(partitions, now_ms)
 
     def give_back(self, partitions: Collection[Partition], now_ms: int) -> None:
-        """Who should read these may; who has not given one up yet does so first."""
+        """The targets of these may read them, each after a former holder has given it up."""
         self._withheld.difference_update(partitions)
         self._place(partitions, now_ms)
 
@@ -384,11 +384,11 @@ class Group:
         return self.settings.strategy in NEARBY or any(each.rack for each in self.members.values())
 
     def unread(self) -> int:
-        """How many partitions of the members' topics nobody should read."""
+        """Number of partitions of the members' topics that are assigned to no member."""
         return sum(self._known_topics().values()) - len(self._targets.all())
 
     def wanted_topics(self) -> set[str]:
-        """All topics that somebody subscribes to, whether they exist or not."""
+        """All topics with a subscriber, whether they exist or not."""
         return {topic for member in self._members.values() for topic in member.subscription.topics}
 
     def remaining_ms(self, now_ms: int) -> dict[str, int]:
@@ -608,7 +608,7 @@ class Group:
         return self.measures.begin(self.generation, why, len(self._members), len(self._targets.all()), now_ms)
 
     def _carry_out(self, rebalance: int | None, partitions: Collection[Partition], now_ms: int) -> None:
-        """These should be read by somebody else now, or by nobody; what the rebalance measures of that."""
+        """Apply new targets of these partitions (another member, or none), and measure them in the rebalance."""
         for partition in partitions:
             wanted, holder = self._targets.of(partition), self._holders.get(partition)
             if wanted is None:
@@ -630,7 +630,7 @@ class Group:
         return partition in self._members[self._holders[partition]].revoked
 
     def _wanted(self, partition: Partition) -> str | None:
-        """Who should read it, and can."""
+        """The member that should read it, and can."""
         name = self._targets.of(partition)
         if name is None or partition in self._withheld:
             return None
@@ -643,7 +643,7 @@ class Group:
         return name
 
     def _place(self, partitions: Collection[Partition], now_ms: int) -> None:
-        """Grant what is free to who should read it, and revoke what somebody else holds."""
+        """Grant free partitions to their targets, and revoke those that another member holds."""
         told: set[str] = set()
         for partition in partitions:
             holder = self._holders.get(partition)

@@ -92,7 +92,7 @@ class Hosted:
 
     @contextmanager
     def storing(self, partitions: Collection[Partition], now_ms: Callable[[], int]) -> Generator[None]:
-        """Around a commit: nobody else gets the partitions before it has an end, and a reset waits for it."""
+        """Around a commit: no other member gets the partitions before it ends, and a reset waits for it."""
         self._stored.update(partitions)
         try:
             yield
@@ -153,7 +153,7 @@ class Hosted:
         return partition in self._stored or partition in self.unsure
 
     def is_free(self, partitions: Collection[Partition]) -> bool:
-        """Whether nobody reads one of them, or commits for it."""
+        """Returns True if no member reads one of them, or commits for it."""
         return not any(each in self.group.holders or each in self._stored for each in partitions)
 
     def holds_up(self, partitions: Collection[Partition]) -> str:

@@ -1,9 +1,9 @@
 """The topic `group-lag`: how far groups are behind, partition by partition, once a minute. The load history reads it.
 
 Each coordinator writes what it has read of its own groups that have members. A record's key is group, topic and queue,
-and the topic is compacted, so it stays as small as the groups are. A group's record (`GroupRecord.reported`) says which
-of its topics have reports before they are written: whoever forgets the group, or sees that it reads a topic no longer,
-deletes these keys.
+and the topic is compacted, so it stays as small as the groups are. A group's record (`GroupRecord.reported`) names the
+topics with reports before they are written. A coordinator that forgets the group, or sees that it no longer reads a
+topic, deletes these keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Follows the backlog of groups: what partitions weigh, and how much each group reads.
 
-A partition weighs what is produced into it each second, plus a sixtieth of what waits in it: so much its reader has to
-read to be done within a minute. A group is divided anew for that only if one member has much more to do than the mean:
-each move costs a pause, and lag goes up and down all the time.
+A partition's weight is its produce rate per second plus a sixtieth of its lag: the rate at which its reader catches up
+within a minute. A group is rebalanced for that only if one member has much more to do than the mean, because each move
+costs a pause, and lag goes up and down all the time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from loadmanager.errors import NotFound
 
 DRAINED_WITHIN_S = 60.0
 AGES = 100
-"""Of so many partitions of a group, those with the largest lags, it is read how old their records are."""
+"""Number of partitions of a group, those with the largest lags, for which the age of their records is read."""
 UNEVEN = 1.2
-"""So much of the mean one member may have to do before the group is divided anew."""
+"""How much one member may have to do, as a multiple of the mean, before the group is rebalanced."""
 
 _log = logging.getLogger("loadmanager.consumers")
 
@@ -98,9 +98,10 @@ class LagWatch:
 def is_uneven(
     weights: Mapping[Partition, float], holders: Mapping[Partition, str], members: Mapping[str, Subscription]
 ) -> bool:
-    """Whether one member has to read more than `UNEVEN` times the mean, for its capacity, and could give something up.
+    """Returns True if one member has to read more than `UNEVEN` times the mean, for its capacity, and could give
+    something up.
 
-    A member with one partition cannot: the heaviest partition is the least that somebody has to read.
+    A member with one partition cannot: some member has to read the heaviest partition.
     """
     loads = dict.fromkeys(members, 0.0)
     heaviest = dict.fromkeys(members, 0.0)

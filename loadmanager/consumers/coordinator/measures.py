@@ -1,11 +1,10 @@
 """Measures every rebalance: why it began, what moved, how even it left the group, and how long partitions paused. Pure.
 
-A rebalance begins when something changes by which it is decided who should read what. Each partition that gets another
-reader by it, or its first, belongs to it until that reader was told, or until a later rebalance decides about it anew.
-With its last partition it is settled. All work is in proportion to what changes.
+A rebalance begins when an input of the assignment changes. Each partition that gets its first or another reader belongs
+to the rebalance until that reader was told, or until a later rebalance decides about it again. With its last partition
+the rebalance is settled. All work is in proportion to what changes.
 
-A pause is the time from when the former reader had stopped (a dead one: from its last heartbeat) until the next one was
-told.
+A pause is the time from when the former reader stopped (a dead one: its last heartbeat) until the next one was told.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Measures:
         """By number, so oldest first."""
         self._of: dict[Partition, _Running] = {}
         self._stopped_ms: dict[Partition, int] = {}
-        """When a partition that somebody should read lost its reader."""
+        """When an assigned partition lost its reader."""
         self._untold: dict[str, set[Partition]] = {}
 
     def begin(self, generation: int, why: str, members: int, partitions: int, now_ms: int) -> int:
@@ -109,7 +108,7 @@ class Measures:
         self._stopped_ms.setdefault(partition, at_ms)
 
     def gone(self, member: str) -> None:
-        """It is no member any more."""
+        """The member left, or its session ended."""
         self._untold.pop(member, None)
 
     def granted(self, partition: Partition, member: str) -> None:
@@ -121,7 +120,7 @@ class Measures:
         self._untold.get(member, set()).discard(partition)
 
     def abandoned(self, partition: Partition, now_ms: int) -> None:
-        """Nobody should read it any more."""
+        """It is not assigned to any member now."""
         self._stopped_ms.pop(partition, None)
         self._end(partition, now_ms)
 

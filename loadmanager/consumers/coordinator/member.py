@@ -59,13 +59,13 @@ class Member(msgspec.Struct):
         return member
 
     def session_from(self, now_ms: int) -> int:
-        """When a session ends that was prolonged now."""
+        """When a session that is prolonged now ends."""
         timeout_ms = self.subscription.session_timeout_ms
         return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
 
     def subscribe(self, wanted: Subscription) -> bool:
-        """Take what it says of itself; whether that is news. Its session never gets shorter: a lease that it was given
-        may last as long as the longest."""
+        """Store the member's subscription. Returns True if it changed. Its session never gets shorter, because a lease
+        granted earlier may last as long as the longest."""
         longest_ms = max(wanted.session_timeout_ms, self.subscription.session_timeout_ms)
         before = self.subscription
         self.subscription = msgspec.structs.replace(wanted, session_timeout_ms=longest_ms)

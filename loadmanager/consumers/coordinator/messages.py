@@ -36,7 +36,7 @@ class Why(StrEnum):
     """Why a member was refused."""
 
     UNKNOWN_MEMBER = "unknown_member"
-    """Its session is over: it must stop reading everything, and may join anew under another id."""
+    """Its session is over: it must stop reading everything, and may join again under another id."""
     ID_IN_USE = "id_in_use"
     """Another process is a member under this id: the caller may ask again, and joins when that session is over."""
     UNSUPPORTED_VERSION = "unsupported_version"
@@ -93,8 +93,8 @@ class View(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """What a member may read until `lease_ms` after it sent the heartbeat. 0: the lease was not prolonged.
 
-    `epoch`: of this membership. Revisions are compared within one epoch only. `view`: where members divide the
-    partitions, and this one computed its claims for another generation. `missing`: those of its topics that nobody can
+    `epoch`: of this membership. Revisions are compared within one epoch only. `view`: given where members divide the
+    partitions, if this one computed its claims for another generation. `missing`: those of its topics that cannot be
     read yet. `coordinator`: commits name it.
     """
 
@@ -114,14 +114,14 @@ def group_key(name: str) -> Key:
     Raises InvalidName.
     """
     if "\0" in name:
-        raise InvalidName(f"{name!r} is no group.id of Kafka: it has the character 0, at which Kafka's clients cut it")
+        raise InvalidName(f"{name!r} is not a group.id of Kafka: it has the character 0, where Kafka's clients cut it")
     return Key.parse(name)
 
 
 def check_topic(name: str) -> None:
     """Raise Invalid unless Kafka takes this name of a topic."""
     if not _TOPIC.fullmatch(name) or name in DOTS:
-        raise Invalid(f"{name[:300]!r} is no topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
+        raise Invalid(f"{name[:300]!r} is not a topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
 
 
 def check(member: str, subscription: Subscription, process: str = "") -> None:

@@ -48,12 +48,12 @@ class Topics(Protocol):
         ...
 
     def writer(self, group: str) -> str:
-        """Under which name commits of the group are made now. It changes when another coordinator has fenced it. A
-        fault of one group may hold those of the same writer up, and no others."""
+        """The name under which commits of the group are made now. It changes when another coordinator fences it. A
+        fault of one group may delay only groups of the same writer."""
         ...
 
     async def fence(self, writers: Collection[str]) -> None:
-        """No commit under one of these names is stored any more, whoever sends it, also none that is on its way.
+        """From now on refuse every commit under one of these names, from any sender, also one already sent.
         Raises LogUnavailable; LogError for lack of rights."""
         ...
 

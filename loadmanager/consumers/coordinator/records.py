@@ -64,8 +64,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
 class Rebalance(msgspec.Struct, frozen=True, array_like=True):
     """One rebalance of a group, by `number`; `at_ms` in milliseconds since 1970, `settled_ms` after it.
 
-    Of `partitions`, which somebody should read, `moved` got another reader, `kept` have the same, the others their
-    first. `balance_degree` is the population standard deviation of partitions per member. None: it is not settled, or
+    Of the assigned `partitions`, `moved` got another reader, `kept` have the same one, the others got their first.
+    `balance_degree` is the population standard deviation of partitions per member. None: it is not settled, or
     nothing paused. `worst` has the longest pause.
     """
 
@@ -86,7 +86,7 @@ class Rebalance(msgspec.Struct, frozen=True, array_like=True):
 
 class Description(msgspec.Struct, frozen=True):
     """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs.
-    `unread`: how many partitions of the members' topics nobody should read."""
+    `unread`: number of partitions of the members' topics that are assigned to no member."""
 
     name: str
     settings: Settings

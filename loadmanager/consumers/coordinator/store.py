@@ -1,13 +1,13 @@
 """Keeps the groups' records in one compacted topic of one partition, and says which of them count.
 
 Every coordinator reads all of it, in the order of the log. A new owner of a group first writes a *fence*: the group's
-record under its own token, marked as incomplete. From that offset on records under lower tokens are void, whoever
-writes them, for everybody who reads them. Then it takes what was valid before, writes all of it under its own token,
-the group's record last, now complete, and deletes the older keys.
+record under its own token, marked as incomplete. From that offset on records under lower tokens are void for all
+readers, whichever broker wrote them. Then it takes what was valid before, and writes all of it under its own token, the
+group's record last, now complete. Finally it deletes the older keys.
 
-A writer answers nobody before it has read back what it wrote. So it learns in time that it was fenced, and what it
-promised before lies below the fence, where the new owner finds it. A void record may replace a valid one of the same
-key only when the log compacts, after its compaction lag (the topic is `followed`): by then the new owner's are
+A writer sends no answer before it has read back what it wrote. So it learns in time that it was fenced, and what it
+promised before lies below the fence, where the new owner finds it. A void record can replace a valid one of the same
+key only when the log compacts, after its compaction lag (the topic is `followed`). By then the new owner's records are
 complete. The log keeps the order of one caller's appends, also of one that failed and was repeated (`ports.Log`).
 """
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("loadmanager.consumers")
 
 
 class Fenced(Unavailable):
-    """Somebody else owns the group by now."""
+    """Another broker owns the group by now."""
 
 
 class Known(msgspec.Struct):

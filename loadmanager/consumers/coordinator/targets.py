@@ -47,7 +47,7 @@ CONFIG_BYTES = 65_536
 
 class Situation(msgspec.Struct, frozen=True):
     """What a target depends on. `topics`: numbers of partitions of those that exist. `weights`: rates or lags. `racks`:
-    where partitions are led while all servers run, as far as known; None: nobody has asked yet. `config`: for CONFIG.
+    where partitions are led while all servers run, as far as known; None: not asked yet. `config`: for CONFIG.
     """
 
     members: Mapping[str, Subscription]
@@ -58,7 +58,7 @@ class Situation(msgspec.Struct, frozen=True):
 
     @property
     def are_racks_used(self) -> bool:
-        """Whether one member may be nearer to a partition than another one."""
+        """True if one member may be nearer to a partition than another one."""
         return bool(self.racks) and any(each.rack for each in self.members.values())
 
     @property
@@ -67,12 +67,12 @@ class Situation(msgspec.Struct, frozen=True):
         return len({frozenset(each.topics) for each in self.members.values()}) <= 1
 
     def sizes(self) -> dict[str, int]:
-        """The numbers of partitions of the topics that somebody subscribes to."""
+        """The number of partitions of each topic with a subscriber."""
         subscribed = {topic for each in self.members.values() for topic in each.topics}
         return {topic: size for topic, size in self.topics.items() if topic in subscribed}
 
     def partitions(self) -> list[Partition]:
-        """All partitions that somebody subscribes to."""
+        """All partitions of topics with a subscriber."""
         return [(topic, number) for topic, size in self.sizes().items() for number in range(size)]
 
 
@@ -121,11 +121,11 @@ class Targets:
         self._known = Situation({}, {})
 
     def of(self, partition: Partition) -> str | None:
-        """Who should read it; None if nobody subscribes to its topic."""
+        """The member that should read it; None if its topic has no subscriber."""
         return self._target.get(partition)
 
     def all(self) -> Mapping[Partition, str]:
-        """Who should read each partition that somebody should read."""
+        """The member that should read each partition, without unassigned ones."""
         return self._target
 
     def by(self, strategy: str) -> Targets:
@@ -133,10 +133,10 @@ class Targets:
         return Targets(strategy, self._target)
 
     def renew(self, situation: Situation) -> set[Partition]:
-        """Ask the strategy; the partitions that should be somebody else's, or nobody's, now.
+        """Ask the strategy. Returns the partitions whose target changed to another member, or to none.
 
-        With STICKY and one subscription for all the work is in proportion to the change; so it is with WEIGHTED_STICKY
-        if members came and went, and nothing else is new. Else it is to the whole.
+        With STICKY and one subscription for all, the work is in proportion to the change. So it is with WEIGHTED_STICKY
+        if only members came and went. Else it is in proportion to the whole.
         """
         before = dict(self._target) if situation.are_racks_used else {}
         if _is_sticky(self._strategy, situation):
@@ -160,11 +160,11 @@ class Targets:
         return forked
 
     def replace(self, target: Mapping[Partition, str]) -> set[Partition]:
-        """Take a target that somebody else made; the partitions that changed."""
+        """Take a target that was computed elsewhere. Returns the partitions that changed."""
         return self._replace(target)
 
     def move(self, readers: Mapping[Partition, str]) -> set[Partition]:
-        """Give these partitions to who should read them now; those that changed."""
+        """Assign these partitions to these readers. Returns those that changed."""
         if not readers:
             return set()
         self._sticky = self._weighted = None
@@ -292,8 +292,8 @@ def _forgetful(
 
 
 def _nearby(inner: Strategy, situation: Situation, held: Mapping[Partition, str]) -> dict[Partition, str]:
-    """Partitions without a rack are read by all, and members without one read what is near to nobody. While the racks
-    are not known, for the coordinator has just begun, what is held stays and the rest waits."""
+    """Partitions without a rack are shared by all, and members without one read partitions that have no member near.
+    While the racks are not known, because the coordinator has just begun, held partitions stay and the rest waits."""
     members = situation.members
     if situation.racks is None:
         there = set(situation.partitions())

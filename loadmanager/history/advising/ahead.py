@@ -45,7 +45,7 @@ class Relief(msgspec.Struct, frozen=True):
 def relief(ahead: Ahead, tolerance: float, most: int, seed: int = 0) -> Relief | None:
     """Moves for the busiest hour in which the present placement is beyond tolerance.
 
-    None if there is no such hour, or if moves do not surely help.
+    None if no hour is, or if moves do not surely help.
     """
     spreads = [_spread(ahead, ahead.predicted[:, hour], ahead.holder) for hour in range(ahead.predicted.shape[1])]
     totals = ahead.predicted.sum(axis=0)

@@ -1,10 +1,10 @@
 """Strategy and settings, by replay: the best candidate one step away that surely beats record and present settings.
 
-"Record" is what the cluster did. The present settings are replayed too, because a replay is kinder than life: it moves
-at once and knows what is moved, so even the present settings may do better in it. "Surely" means: the whole interval of
-the cost difference is below zero, and so is that of the spread or of the time above tolerance; the smaller of the two
-gains is promised. A candidate more than one step away is not advised: later advice may go on from there. Nothing is
-advised where the replay of the present settings is not near what the cluster had (`replay.fidelity`).
+"Record" is what the cluster did. The present settings are replayed too, because a replay does better than a cluster: it
+moves at once and knows what is moved. "Surely" means that the whole interval of the cost difference is below zero, and
+so is that of the spread or of the time above tolerance. The smaller of the two gains is promised. A candidate more than
+one step away is not advised, as later advice may go on from there. Nothing is advised where the replay of the present
+settings is not near what the cluster had (`replay.fidelity`).
 """
 
 from __future__ import annotations

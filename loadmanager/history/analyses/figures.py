@@ -25,7 +25,7 @@ def sound(name: str | Column) -> Column:
 
 
 def over(part: Column, whole: Column) -> Column:
-    """`part / whole`, null where there is no whole."""
+    """`part / whole`, null where the whole is 0 or null."""
     return f.when(whole > 0, f.try_divide(part, whole))
 
 

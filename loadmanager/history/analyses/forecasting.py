@@ -1,12 +1,16 @@
 """Forecasts of hourly loads, and how wrong each forecasting method was. Pure numpy, many bundles at once.
 
-Methods ("ways"), the simplest first: the last value (`naive`), the same hour yesterday (`daily`), the same hour a week
-ago (`weekly`), the mean of that hour over a week (`profile`), and daily and weekly harmonics by least squares over four
-weeks (`fourier`).
+Methods ("ways"), the simplest first:
 
-A backtest compares each method with the last days. From each of up to FOLDS origins, HORIZON apart, each forecasts what
-followed from what was known before that origin alone: gaps are filled anew for each origin, so that no later value
-leaks in. Each bundle gets the method with the least mean absolute error, of equals the simplest.
+* `naive`: the last value;
+* `daily`: the same hour yesterday;
+* `weekly`: the same hour a week ago;
+* `profile`: the mean of that hour over a week;
+* `fourier`: daily and weekly harmonics by least squares over four weeks.
+
+A backtest compares each method with the last days. There are up to FOLDS origins, HORIZON apart. From each origin every
+method forecasts what followed, and uses only what was known before. Gaps are filled again for each origin, so that no
+later value leaks in. Each bundle gets the method with the least mean absolute error, of equals the simplest.
 """
 
 from __future__ import annotations

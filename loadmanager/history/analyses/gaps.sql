@@ -2,7 +2,7 @@
 -- reads: transfers
 -- order: how, why
 --
--- How long nobody served a bundle in a move: one row per `how` and `why`. `moves`, `bundles`, `returned`, the gap's
+-- How long no broker served a bundle in a move: one row per `how` and `why`. `moves`, `bundles`, `returned`, the gap's
 -- percentiles (linear between neighbouring values), `max_s` and `sum_s`, and `duration_p50_s` of the whole move.
 SELECT t.how, t.why, count(*) AS moves, count(DISTINCT t.bundle) AS bundles,
        CAST(count_if(t.returned) AS bigint) AS returned,

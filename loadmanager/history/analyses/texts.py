@@ -1,10 +1,10 @@
 """Analyses that are one SQL text each, `*.sql` here: Spark and DuckDB run the same.
 
 A text begins with comments: its title, what it `reads` (tables of `columns.py`, or other texts), and the `order` to
-sort by for people; a text without an order is a part of others, or ends in a function. `:begin_us` and `:end_us` are
-the window's ends, `:begin` and `:end` the same as timestamps, which let an engine skip files. `:cpu_percent` and other
-figures are the column's value, or 0 for what makes no sense (as `credible`); `:cores` is what a broker uses;
-`:…_room` is the capacity that it declares, or null, but one core for CPU.
+sort by for people. A text without an order is a part of others, or ends in a function. `:begin_us` and `:end_us` are
+the window's ends; `:begin` and `:end` are the same as timestamps, which let an engine skip files. `:cpu_percent` and
+other figures are the column's value, or 0 if it is implausible (as `credible`). `:cores` is what a broker uses.
+`:…_room` is the capacity that it declares, or null; for CPU one core instead of null.
 """
 
 from __future__ import annotations

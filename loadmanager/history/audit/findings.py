@@ -14,8 +14,8 @@ def _columns(**types: DataType) -> StructType:
 _TEXT, _INT, _LONG = StringType(), IntegerType(), LongType()
 
 VIOLATION = _columns(partition=_INT, offset=_LONG, id=_TEXT, invariant=_TEXT, detail=_TEXT, record=_TEXT)
-"""One violation. `record` is the record in words, `offset` and `id` are its own; for a snapshot, `offset` is its
-`next_offset`, and there is no record."""
+"""One violation. `record` is the record in words, `offset` and `id` are its own. For a snapshot `offset` is its
+`next_offset`, and `record` is null."""
 
 ACCEPTED = _columns(partition=_INT, offset=_LONG, id=_TEXT, what=_TEXT)
 """What an accepted record changed (a bundle, or a namespace that was made): serves to find copies of the record."""
@@ -32,8 +32,8 @@ COUNTED = _columns(
 )
 """What a segment held.
 
-`next_offset` is behind its last entry, `compared` counts the claims that it was compared with, `unjudged` the records
-before the first known state, or behind a record of a newer format.
+`next_offset` is one past its last entry. `compared` counts the claims that it was compared with. `unjudged` counts the
+records before the first known state, or after a record of a newer format.
 """
 
 SUMMARY = _columns(

@@ -80,7 +80,7 @@ class SegmentAudit:
             self._judge(Origin(self._partition, offset, appended_us), entry, applied)
 
     def _hole(self, offset: int) -> None:
-        """Report a gap before this offset. A gap among records that cannot be judged is no violation."""
+        """Report a gap before this offset. A gap among records that cannot be judged is not a violation."""
         missing = self._auditor.missing(offset)
         if missing and self._judging:
             which = f"offset {missing[0]} is" if len(missing) == 1 else f"offsets {missing[0]} to {missing[-1]} are"

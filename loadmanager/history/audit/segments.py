@@ -1,9 +1,9 @@
 """Where a log is cut into segments, so that one partition is audited in parallel. Pure.
 
-A segment begins with a claim (a stated state at an offset: a snapshot, or a state that the ingest kept) and ends at the
-next chosen claim, which must equal the segment's own replay. If all agree, that proves the whole log by induction, as
-well as one pass does. Before the first claim the log must be there from offset 0; records before the first claim of a
-trimmed log cannot be judged.
+A claim is a stated state at an offset: a snapshot, or a state that the ingest kept. A segment begins with one claim and
+ends at the next chosen one, which must equal the segment's own replay. If all agree, the whole log is proven by
+induction, as with one pass. Before the first claim the log must be there from offset 0; records before the first claim
+of a trimmed log cannot be judged.
 """
 
 from __future__ import annotations

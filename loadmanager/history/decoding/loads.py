@@ -1,7 +1,7 @@
 """Load reports as columns: `BrokerLoadData` and `TopBundlesLoadData`, read by the decoders that brokers use.
 
-Spark's `from_json` is no better; one run on two (busy) cores, Parquet to nothing, best of three: for 200,000 reports of
-brokers it took 9.8 s, this code 27 s (reading alone: 1.7 s); for 20,000 reports of 25 bundles each, which are most of
+Spark's `from_json` is not better. Measured on two busy cores, Parquet to nothing, best of three: for 200,000 reports of
+brokers it took 9.8 s, this code 27 s (reading alone: 1.7 s). For 20,000 reports of 25 bundles each, which are most of
 the bytes, it took 71 s, this code 47 s. It also accepts reports that brokers refuse: text or fractions as counts (as
 0), a missing time, bytes behind the end, invalid UTF-8.
 """

@@ -1,6 +1,6 @@
 """From raw records to decoded ones, a batch at a time; an unreadable record gets a kind and a reason.
 
-A record's topic selects its decoder. Whatever a decoder refuses is unreadable, and stops nobody, as with brokers.
+A record's topic selects its decoder. A record that its decoder refuses is unreadable, and is skipped, as in brokers.
 Records of the channel are left out: they mean something only in their order.
 """
 

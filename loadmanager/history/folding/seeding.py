@@ -1,4 +1,4 @@
-"""Initial states from the channel's own snapshots topic, where the log was trimmed before anybody kept it.
+"""Initial states from the channel's own snapshots topic, where the log was trimmed before the lake had it.
 
 The seed of a partition is the oldest intact snapshot that leaves no hole before the first record there is, so that most
 records get a verdict. Records before the snapshot are `unknown`.

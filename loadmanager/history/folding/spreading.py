@@ -1,6 +1,6 @@
 """Puts each of a few keys into a task of its own.
 
-Spark hashes the column of a repartition, so that of ten keys in ten tasks some tasks get three and some none; here each
+Spark hashes the column of a repartition, so with ten keys in ten tasks some tasks get three and some none. Here each
 task gets a number that hashes to it. If Spark's hash ever changes, tasks are uneven again, and nothing else changes.
 """
 

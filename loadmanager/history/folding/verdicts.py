@@ -6,8 +6,8 @@ Verdicts come from `ChannelCore.apply`; this code decides only which entries are
 * a corrupt record is skipped as a replica does, and goes to quarantine;
 * before a record of a newer format the replay stops, as a replica does. That record goes to quarantine; it and the
 records after it wait until a release that can read it gets them again;
-* where the state before is unknown (the log was trimmed, and the state covers more than these records, or less than
-what was trimmed), the verdict of a record is `unknown`: a log has no holes of its own.
+* where the state before is unknown, the verdict of a record is `unknown`. The log was trimmed then, and the state
+covers more than these records, or less than what was trimmed; a log has no holes of its own.
 """
 
 from __future__ import annotations

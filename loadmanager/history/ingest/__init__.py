@@ -2,7 +2,7 @@
 
     Ingest(lake, source, options).run_available()      what there is now
     Ingest(lake, source, options).run(stop)            what there is and what comes, until the event is set
-    refresh_gold(lake, load_ttl_s)                     minutes, made anew where silver has changed
+    refresh_gold(lake, load_ttl_s)                     minutes, recomputed where silver has changed
     settled_states(lake)                               the channel's state behind each complete batch
 
 A batch is four steps, each one commit of a table or several, each effective once however often it runs:

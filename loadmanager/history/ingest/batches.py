@@ -1,7 +1,7 @@
 """Processes one batch of the stream: bronze, then silver, then the replay's state, then progress.
 
 Batches have numbers of the lake's own, which only grow, whatever checkpoint Spark has. With a lost checkpoint, or one
-of another version of the plan, topics are read anew, and records in the lake are skipped by their offsets.
+of another version of the plan, topics are read again, and records in the lake are skipped by their offsets.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Batches:
         self._version: int | None = None
 
     def __call__(self, rows: DataFrame, _: int) -> None:
-        """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
+        """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was recreated."""
         lake, before = self._ready(rows)
         self._plan.failpoints.reached("begun")
         self._logs.check(lake, before)

@@ -54,7 +54,7 @@ def resume(spark: SparkSession, checkpoint: str, at: Reached) -> frozenset[Parti
 
 def _files(spark: SparkSession, checkpoint: str) -> Files:
     """All files, as Spark reads them: by their checksums too. One whose checksum alone is left is in Spark's way."""
-    reader = spark.read.options(__globPaths__="false", ignoreCorruptFiles="true")  # a name is no pattern
+    reader = spark.read.options(__globPaths__="false", ignoreCorruptFiles="true")  # a name is not a pattern
     try:
         files = reader.text(checkpoint, wholetext=True, recursiveFileLookup=True)
         texts = {

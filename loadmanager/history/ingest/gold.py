@@ -1,10 +1,10 @@
 """Keeps the gold tables up to date: recomputes whole minutes that new rows of silver change.
 
-A minute's rows are a function of the reports and the changes of owner since two times to live before it, so they can be
-computed at any time and any number of times; the next run repairs what a killed one left. Gold's position is in
+A minute's rows are a function of the reports and the changes of owner since two times to live before it. So they can be
+computed at any time and any number of times, and the next run repairs what a killed one left. Gold's position is in
 `progress` under the table's name, and is written last. A new report, deletion or change of owner changes the minutes
-from its time to one time to live after it; when the horizon, up to which all is known, moves, the minutes between its
-old and new place change.
+from its time to one time to live after it. The horizon is the time up to which all is known. When it moves, the minutes
+between its old and new place change.
 """
 
 from __future__ import annotations

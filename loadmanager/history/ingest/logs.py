@@ -1,7 +1,7 @@
-"""Whether the source still has the log that the lake's records are of, and not another one under the same names.
+"""Checks that the source still has the log that the lake's records are of, not another one under the same names.
 
-Offsets of a topic that was deleted and created again begin at 0: its records would be taken for those that the lake
-has, and the later ones put behind the old ones. Two things tell the logs apart:
+Offsets of a recreated topic begin at 0. Its records would be taken for those that the lake has, and later ones would be
+appended to the old ones. Two things tell the logs apart:
 
 * Kafka gives each topic an id. The first one that is seen of a topic is kept with the lake, before its first record:
 in `progress`, as a row of the stage `LOG`. So a run that is killed after its first record leaves no record of an
@@ -23,7 +23,7 @@ from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import PROGRESS
 from loadmanager.history.sources import TOPICS, Source
 
-INSTEAD = "Offsets of another log begin anew, and cannot follow these: ingest it into a lake of its own (--lake)"
+INSTEAD = "Offsets of another log start over, and cannot follow these: ingest it into a lake of its own (--lake)"
 
 
 class Logs:

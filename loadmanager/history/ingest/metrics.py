@@ -45,7 +45,7 @@ class Gauges(Collector):
         self._quarantined: dict[tuple[str, str], int] = {}
 
     def look(self, lake: Lake, query: StreamingQuery) -> None:
-        """Read the figures anew, if the last time is long enough ago."""
+        """Read the figures again, if the last time is long enough ago."""
         now_s = time.monotonic()
         report: dict[str, Any] = msgspec.json.decode(query.lastProgress.json) if query.lastProgress else {}
         if now_s - self._looked_s < EVERY_S or not report:
@@ -109,7 +109,7 @@ def exporter(address: str, gauges: Gauges) -> Generator[None]:
         return
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
-        raise Invalid(f"{address!r} is no address for metrics; write host:port")
+        raise Invalid(f"{address!r} is not an address for metrics; write host:port")
     registry = CollectorRegistry()
     registry.register(gauges)
     server, thread = start_http_server(int(port), host or "127.0.0.1", registry)

@@ -3,9 +3,9 @@
 A report that is in the log twice (its writer did not learn that the first was taken) counts once, at its first offset.
 Its identity is whose it is and when it was measured.
 
-The lake is asked only for the time span in which the batch's reports were measured. A row of the lake at a record's own
-offset is that record itself: a batch that is run again repeats nothing, whichever of its tables were written before it
-was cut off.
+The lake is read only for the time span in which the batch's reports were measured. A row of the lake at a record's own
+offset is that record itself. So a batch that is run again repeats nothing, whichever of its tables were written before
+it was cut off.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -2,7 +2,7 @@
 
 All topics share one query, because one commit per batch is cheaper than six, and the tables then agree on one moment. A
 topic that does not exist yet joins the query when it comes (`sources`). The checkpoint is Spark's own and may be lost;
-`PLAN` changes when a release cannot go on from an older one's, and the topics are then read anew.
+`PLAN` changes when a release cannot go on from an older one's, and the topics are then read again.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ class Ingest:
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`: then finish the batch under way, and bring gold up to it.
 
-        Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew or Kafka refuses Spark's
-        client, Unavailable if the stream fails for another reason: start again then, nothing is lost or counted twice.
+        Raises Conflict if another ingest writes to the lake, Invalid if a topic was recreated or Kafka refuses Spark's
+        client, Unavailable if the stream fails for another reason. Start it again then: nothing is lost or counted
+        twice.
         """
         gauges = Gauges()
         with exporter(self._options.metrics, gauges):

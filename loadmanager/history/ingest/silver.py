@@ -3,7 +3,7 @@
 `decoding` and `folding` decode, `repeats` finds repeated reports; this module decides what is written, and in which
 order. Everything is made from bronze's rows, which never change, so a batch that is run again gives the same rows. A
 table without new rows is not written. The tables, the quarantine and the replay's state are written concurrently, in no
-order: a batch that is run again starts from the states of earlier batches, whatever is written of its own.
+order. A batch that is run again starts from the states of earlier batches, whatever it has already written itself.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _of_channel(lake: Lake, batch: Batch, source: Source, partitions: int, kept:
     if "state" in counted:
         part.writes.append(partial(lake.append, "channel_state", fold.folded.state, batch.once))
     if memory is not None:
-        memory.known = None  # asked for anew: a seed may have become known
+        memory.known = None  # read again: a seed may have become known
     return part
 
 

@@ -114,8 +114,8 @@ def settled_states(lake: Lake) -> DataFrame:
 def forget(lake: Lake, complete: int) -> None:
     """Drop the states that no batch after the last complete one starts from.
 
-    The last state of each day stays for as long as `progress` knows the day, and a seed for ever: the audit begins with
-    it when bronze's older days are gone.
+    The last state of each day stays for as long as `progress` knows the day. A seed is never dropped, because the audit
+    begins with it when bronze's older days are gone.
     """
     latest = folding.positions(lake.table("channel_state"), complete + 1)
     days = _last_of_days(lake)

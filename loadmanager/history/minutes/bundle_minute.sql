@@ -1,7 +1,7 @@
 -- The rows of `bundle_minute`, from `in_force` of the reports of bundles, `bundle_load` and `transition`.
 --
--- A report speaks of a bundle while the channel names its broker as the holder, or while the channel is silent about
--- the bundle. A bundle that nobody holds yet still counts at its last holder.
+-- A report counts for a bundle while the channel names its broker as the holder, or has no record of the bundle. A
+-- bundle without a new holder yet still counts at its last holder.
 WITH named AS (
     SELECT t.bundle, t.holder_before, t.holder, unix_micros(t.appended_at) AS since_us,
            lead(unix_micros(t.appended_at)) OVER o AS until_us,

@@ -1,9 +1,9 @@
 """Compares a replay of the cluster's own settings with what the cluster had: can this replay be believed? Pure.
 
-A replay that is right about other settings is right about the present ones first. Two figures are compared, means over
-the windows that the own settings played to the end: the objective J, and the spread, by which the fullest broker is
-above the mean. J alone would not do: moves may cost as much as the imbalance that they end. Figures agree if they are
-within a factor of each other, or so near that no advice would rest on the difference.
+A replay that is right about other settings must first be right about the present ones. Two figures are compared: the
+objective J, and the spread, by which the fullest broker is above the mean. Both are means over the windows that the
+cluster's own settings played to the end. J alone is not enough, as moves may cost as much as the imbalance that they
+end. Figures agree if they are within a factor of each other, or so near that the difference would not change advice.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ bound is the optimum of a game with fewer rules:
 
 * in each round the fullest broker is at least at the even level, and at least as full as the largest bundle makes the
 emptiest broker;
-* bundles that begin on a broker fill it until they leave. They may leave in parts, do not fill the broker that they go
-to (beyond the even level), and cost what they cost when they are lightest in that stretch of rounds;
+* bundles that begin on a broker fill it until they leave. They may leave in parts, and do not fill the broker that they
+go to (beyond the even level). A move costs what it costs when the bundle is lightest in that stretch of rounds;
 * within a stretch a bundle that was away for one round was away for all, and only sums over the stretch count;
 * a broker that is absent, or was absent before, costs nothing: leaving it is free.
 

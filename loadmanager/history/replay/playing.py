@@ -66,7 +66,7 @@ def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, numbe
         run = played(game, candidate, rules)
     except InvariantViolation as violation:
         return Outcome(number, bound, broke=str(violation))
-    except Exception as error:  # noqa: BLE001 - a strategy may come from anybody, and fail as it likes
+    except Exception as error:  # noqa: BLE001 - strategies are plug-ins, and may raise anything
         return Outcome(number, bound, broke=f"{candidate.strategy} failed: {type(error).__name__}: {error}")
     return Outcome(number, bound, judge.terms(run.owner, run.steps))
 

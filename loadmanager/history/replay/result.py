@@ -92,7 +92,7 @@ class Fidelity(msgspec.Struct, frozen=True):
     replayed_max_over_mean: float
     agrees: bool
     against: str = ""
-    """Why this replay is no basis for advice; empty if it agrees with the record."""
+    """Why this replay cannot support advice; empty if it agrees with the record."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True):

@@ -2,9 +2,9 @@
 
 A load is a step function: the last report holds until the bundle's broker reports again. Bundles that a report does not
 list share the rest of its total by their parts of the hash space. A moved bundle keeps its load until its new broker
-has reported, and for `settle_us` has at least that: a mean over a time that began before it came is too low. The leader
-computes so as well (`loadmanager.model.observation`); otherwise each move looks like a fall of the load and its return,
-which frees the bundle from its rest.
+has reported, and for `settle_us` has at least that load, because a mean over a time that began before it came is too
+low. The leader computes the same (`loadmanager.model.observation`). Otherwise each move would look like a load that
+falls and returns, which would end the bundle's rest time.
 """
 
 from __future__ import annotations

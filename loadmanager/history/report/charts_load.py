@@ -155,7 +155,7 @@ def _allowed(level: dict[str, Any], tolerance: float) -> float:
 
 
 def _steps(material: Material) -> list[dict[str, Any]]:
-    """The levels, each up to its bucket's end; the line is broken where nobody reported."""
+    """The levels, each up to its bucket's end; the line is broken where no broker reported."""
     length_ms = material.span.bucket_s * 1000
     rows = [_level(row, material) for row in material.levels]
     begins = {row["at"] for row in rows}

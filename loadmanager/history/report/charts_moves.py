@@ -1,4 +1,4 @@
-"""Pictures of transfers: when bundles moved and how, and how long nobody served them."""
+"""Pictures of transfers: when bundles moved and how, and how long no broker served them."""
 
 from __future__ import annotations
 

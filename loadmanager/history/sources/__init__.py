@@ -44,7 +44,7 @@ def source_of(settings: Settings) -> Source:
     if scheme == "kafka":
         servers = check_servers(settings.log, rest.removeprefix("//"))
         return KafkaSource(servers, settings.topic_prefix, dict(settings.kafka))
-    raise ValueError(f"{settings.log!r} is no log; write sqlite:FILE or kafka://host:port")
+    raise ValueError(f"{settings.log!r} is not a log; write sqlite:FILE or kafka://host:port")
 
 
 def available(source: Source) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Topics on Kafka, with Spark's own Kafka source. Topics are named by a pattern, so that later ones join by themselves.
 
-Lost records (trimmed, or a topic that was made anew) stop nothing: Spark goes on behind them (`failOnDataLoss` off),
-and `gaps.missing` reports from the offsets which records never came. It reports offsets that compaction left out in the
-same way. Records of aborted transactions are not read.
+Lost records (trimmed, or of a recreated topic) stop nothing. Spark continues after them (`failOnDataLoss` off), and
+`gaps.missing` finds by the offsets which records never came. It reports offsets that compaction left out in the same
+way. Records of aborted transactions are not read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class KafkaSource(msgspec.Struct, frozen=True):
         return ids
 
     def file_id(self) -> tuple[int, int] | None:
-        """None: there is no file."""
+        """None, because there is no file."""
         return None
 
     def left(self, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int]]:  # noqa: ARG002

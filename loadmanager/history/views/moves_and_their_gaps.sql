@@ -1,4 +1,4 @@
--- Each time a bundle left its owner: how, why, where to, and how long nobody served it. Times are the log's.
+-- Each time a bundle left its owner: how, why, where to, and how long no broker served it. Times are the log's.
 --
 -- bundle: its name
 -- namespace: the bundle's namespace

@@ -48,9 +48,9 @@ async def test_a_token_of_somebody_without_a_role_says_who_that_is(guarded: Guar
 NO_BEARER_TOKENS: list[tuple[str, str]] = [
     ("Basic cm9vdDpyb290", "another method than Bearer"),
     ("Bearer", "another method than Bearer"),
-    ("Bearer ", "no token that can be read"),
-    ("Bearer x", "no token that can be read"),
-    ("bearer a.b.c", "no token that can be read"),
+    ("Bearer ", "the token cannot be read"),
+    ("Bearer x", "the token cannot be read"),
+    ("bearer a.b.c", "the token cannot be read"),
 ]
 
 
@@ -263,7 +263,7 @@ def test_who_has_a_connection_longer_than_its_certificate_is_nobody(guarded: Gua
     assert found.identify((), carts) is found.known((), carts) is carts
     now_s[0] = 100.0
     assert found.known((), carts) is None
-    with pytest.raises(Unauthenticated, match="has expired: connect anew"):
+    with pytest.raises(Unauthenticated, match="has expired: connect again"):
         found.identify((), carts)
 
 
@@ -401,8 +401,8 @@ SECURED: dict[str, Any] = {"tls_certificate": "c", "tls_key": "k", "token_keys":
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "anybody may do anything.*, and others can read"),
-        ({"tls_certificate": "c", "tls_key": "k"}, "anybody may do anything"),
+        ({}, "all clients may do anything.*, and others can read"),
+        ({"tls_certificate": "c", "tls_key": "k"}, "all clients may do anything"),
         ({"token_keys": "t", "superusers": "root"}, "others can read what is sent"),
     ],
 )

@@ -191,7 +191,7 @@ def test_a_redirect_that_leaves_https_is_not_followed(guarded: Guarded, provider
         plain.pages[KEYS] = jwks(Issuer("evil"))
         provider.pages |= {"/moved": provider.url + KEYS, "/left": plain.url + KEYS}
         assert fetched(f"{provider.url}/moved") == provider.pages[KEYS]
-        with pytest.raises(ValueError, match="no https URL"):
+        with pytest.raises(ValueError, match="not an https URL"):
             fetched(f"{provider.url}/left")
         assert plain.asked == []
     finally:

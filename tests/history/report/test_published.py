@@ -80,11 +80,11 @@ def test_pictures_and_the_report(tmp_path: Path):
     ["", ".", "..", "../audit", "analyses/../audit", "analyses/", "other/audit", "/etc/passwd", "a\n", "A", "a.b"],
 )
 def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str):
-    with pytest.raises(Invalid, match="is no name"):
+    with pytest.raises(Invalid, match="is not the name"):
         publish(tmp_path, name, [], MADE)
-    with pytest.raises(Invalid, match="is no name"):
+    with pytest.raises(Invalid, match="is not the name"):
         published.open_result(tmp_path, name)
-    with pytest.raises(Invalid, match="is no name"):
+    with pytest.raises(Invalid, match="is not the name"):
         published.open_picture(tmp_path, name)
 
 

@@ -146,5 +146,5 @@ def test_a_file_that_is_no_log_says_so(tmp_path):
 
 def test_the_source_is_where_the_brokers_log_is(tmp_path):
     assert source_of(Settings(log=f"sqlite:{tmp_path}/log.db")) == SqliteSource(tmp_path / "log.db")
-    with pytest.raises(ValueError, match="is no log"):
+    with pytest.raises(ValueError, match="is not a log"):
         source_of(Settings(log="elsewhere:log"))

@@ -175,7 +175,7 @@ def test_a_configuration_changes_while_members_read() -> None:
         (Settings(strategy="CONFIG"), "CONFIG needs config"),
         (Settings(config=CONFIG), "config belongs to the strategy CONFIG, and this is STICKY"),
         (Settings(strategy="CONFIG", config={"": {"orders": (0,)}}), "a member without a name"),
-        (Settings(strategy="CONFIG", config={"a": {"or/ders": (0,)}}), "'or/ders' is no topic of Kafka"),
+        (Settings(strategy="CONFIG", config={"a": {"or/ders": (0,)}}), "'or/ders' is not a topic of Kafka"),
         (Settings(strategy="CONFIG", config={"a": {"orders": (-1,)}}), "gives a partition -1 of orders"),
         (
             Settings(strategy="CONFIG", config={"a": {"orders": (7,)}, "b": {"orders": (7,)}}),

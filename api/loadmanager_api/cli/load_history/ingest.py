@@ -54,7 +54,7 @@ USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
 @job_options(window=False, publish=False)
 @source_options
 @click.option(
-    "--once/--follow", default=True, help="Stop when all records are copied, or go on for ever.  [default: once]"
+    "--once/--follow", default=True, help="Stop when all records are copied, or run until stopped.  [default: once]"
 )
 @click.option(
     "--max-per-trigger",

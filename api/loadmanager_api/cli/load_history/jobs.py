@@ -72,7 +72,7 @@ class Moment(ParamType[datetime]):
 
 
 def check_order(begin: datetime | None, end: datetime | None) -> None:
-    """Raises UsageError if there is no time between them."""
+    """Raises UsageError if the window is empty."""
     if begin is not None and end is not None and begin >= end:
         raise click.UsageError(
             f"--from {begin:%Y-%m-%dT%H:%M:%S} is not before --to {end:%Y-%m-%dT%H:%M:%S}: exchange them"
@@ -333,7 +333,7 @@ def _place(url: str, port: int) -> tuple[str, int]:
 
 
 def _silent(place: tuple[str, int]) -> str:
-    """Why nobody answers there; empty if somebody does."""
+    """The reason why no server answers there; empty if one does."""
     try:
         socket.create_connection(place, CONNECT_TIMEOUT_S).close()
     except OSError as error:
@@ -688,7 +688,7 @@ def show_reading(job: Job, reads: Rows, writes: Sequence[Path]) -> None:
 
 
 def results(job: Job, names: Iterable[str]) -> list[Path]:
-    """The files of results of these names, below the folder where they are published; none if there is no such."""
+    """The files of results of these names, in the folder where they are published; none without such a folder."""
     root = published_in(job)
     return [] if root is None else [root / f"{name}.json" for name in names]
 

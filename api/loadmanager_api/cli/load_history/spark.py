@@ -94,7 +94,7 @@ class Listening(ParamType[tuple[str, int]]):
     default=HERE,
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen. Whoever reaches it may run any code: leave it to this machine.",
+    help="Where to listen. Every client that reaches it may run any code: keep it on this machine.",
 )
 def serve(job: Job, listen: tuple[str, int]) -> None:
     """Keep a Spark session that other commands use with --remote, so that they need not start one.

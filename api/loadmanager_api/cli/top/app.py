@@ -78,7 +78,7 @@ class Grid(DataTable[Text]):
 
 
 class Sure(ModalScreen[bool]):
-    """Whether to do it. The answer is no, unless somebody says yes."""
+    """Asks whether to do it. The default answer is no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "answer(True)", "Yes"),
@@ -355,7 +355,7 @@ class Top(App[None]):
             self._refuse("there is no other broker")
             return
         to = await self.push_screen_wait(Pick(f"Where shall {name} go?", others))
-        if to is not None and await self._sure(f"This moves {name} from {owner or 'nobody'} to {to}"):
+        if to is not None and await self._sure(f"This moves {name} from {owner or 'no broker'} to {to}"):
             await self._do(asking.unload(self._remote, Bundle.parse(name), to), f"{name} was moved to {to}")
 
     @work

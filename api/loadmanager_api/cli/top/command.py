@@ -34,5 +34,5 @@ def top(remote: Remote, namespace: str | None, owner: str | None, every_s: float
         from loadmanager_api.cli.top.app import Top
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failed("`loadmanager top` needs a terminal; `brokers list --watch` and `bundles list --watch` do not")
-    run(ask(remote, "GET", "/v1/brokers"))  # no screen is taken if nobody answers, or refuses us
+    run(ask(remote, "GET", "/v1/brokers"))  # no screen is taken if no broker answers, or one refuses us
     Top(remote, namespace=namespace, owner=owner, every_s=every_s).run()

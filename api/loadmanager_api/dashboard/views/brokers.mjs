@@ -50,7 +50,7 @@ function Drain({ me, broker, reload }) {
     title: broker.draining ? `End the drain of ${broker.broker}?` : `Drain ${broker.broker}?`,
     text: broker.draining
       ? "The broker takes bundles again. Bundles that have left stay where they are."
-      : `Its ${count(broker.bundles)} bundles move to other brokers, within the limits of the leader's rounds, and it takes no more until somebody ends the drain, even after a restart.`,
+      : `Its ${count(broker.bundles)} bundles move to other brokers, within the limits of the leader's rounds, and it takes no more until you end the drain, even after a restart.`,
     verb: broker.draining ? "End the drain" : "Drain",
     hurts: !broker.draining,
     does: async () => {

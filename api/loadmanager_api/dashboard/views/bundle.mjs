@@ -13,7 +13,7 @@ export function Bundle({ me, bundles, name, brokers }) {
   const row = bundles.rows.get(name);
   const path = `/v1/bundles/${inPath(name)}`;
   const close = html`<a href=${to("bundles")}>Close</a>`;
-  if (!row) return html`<${Panel} title=${name} controls=${close}><p>${bundles.loading ? "reading …" : "There is no such bundle now."}</p><//>`;
+  if (!row) return html`<${Panel} title=${name} controls=${close}><p>${bundles.loading ? "reading …" : "This bundle does not exist now."}</p><//>`;
   return html`<div>
     <${Panel} title=${name} api=${`GET ${path}`} controls=${close}>
       <${Facts} of=${[
@@ -35,7 +35,7 @@ function Hands({ me, row, brokers }) {
   const others = brokers.filter((broker) => broker.live && !broker.draining && broker.broker !== row.owner).map((broker) => [broker.broker]);
   const transfer = () => confirm({
     title: `Transfer ${row.bundle}?`,
-    text: `It leaves ${row.owner ?? "nobody"}; requests wait until the new owner has it.`,
+    text: `It leaves ${row.owner ?? "no broker"}; requests wait until the new owner has it.`,
     fields: [{ name: "to", label: "New owner", options: others, required: true, value: others[0]?.[0] }],
     verb: "Transfer",
     does: ({ to: destinationBroker }) => ask("PUT", withQuery(unload, { destinationBroker })),
@@ -44,9 +44,9 @@ function Hands({ me, row, brokers }) {
   const moving = !SETTLED.has(row.state);
   return html`<p class="hands">
     <${Action} label="Transfer" does=${transfer} forbidden=${forbidden || (moving ? "it is on its way" : "")} />
-    <${Action} label="Unload" forbidden=${forbidden || (row.state === "assigned" ? "" : "nobody serves it")}
+    <${Action} label="Unload" forbidden=${forbidden || (row.state === "assigned" ? "" : "no broker serves it")}
       does=${other(`Unload ${row.bundle}?`, "It has no owner until the next lookup chooses one.", "Unload", "PUT", unload)} />
-    <${Action} label="Split" forbidden=${forbidden || (row.state === "assigned" ? "" : "nobody serves it")}
+    <${Action} label="Split" forbidden=${forbidden || (row.state === "assigned" ? "" : "no broker serves it")}
       does=${other(`Split ${row.bundle}?`, "It becomes two bundles of equal ranges.", "Split", "POST", `${own}/split`, {})} />
     ${moving && html`<${Action} label="Cancel" forbidden=${forbidden}
       does=${other(`Cancel what ${row.bundle} does?`, "Its transfer or split is called off, if it is not too late.", "Call off", "POST", `${own}/cancel`)} />`}

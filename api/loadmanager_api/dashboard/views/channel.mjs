@@ -24,8 +24,8 @@ export function Channel({ me }) {
         ["Proof", (each) => html`<${Proof} left_s=${each.proof_left_s} />`],
         ["Lag", (each) => (each.lag === null ? "log does not answer" : count(each.lag)), "number"],
         ["Offsets", (each) => `${each.begin ?? "?"} … ${each.next_offset}`, "number"],
-        ["Term", (each) => `${each.epoch} of ${each.leader ?? "nobody"}`, "name"],
-        ["Snapshots by", (each) => each.owner ?? "nobody", "name"],
+        ["Term", (each) => `${each.epoch} of ${each.leader ?? "none"}`, "name"],
+        ["Snapshots by", (each) => each.owner ?? "none", "name"],
         ["Newest snapshot", (each) => (each.snapshots?.length ? html`<${Time} ms=${each.snapshots[0].at_ms} />, ${count(each.snapshots[0].bundles)} bundles` : "none")],
       ]} />`}<//><//></div>
     <${Panel} title="Notes of this broker" api="GET /v1/notes"><${Answer} of=${notes}>${(found) => html`<ol class="story">

@@ -55,7 +55,7 @@ function Decision({ id }) {
     <${Table} label="Refused candidates" none="none" rows=${decision.candidates} columns=${[
       ["Bundle", (each) => html`<${Name} of=${each.bundle} href=${to("bundles", { bundle: each.bundle })} />`, "name"],
       ["From", (each) => each.source ?? "", "name"],
-      ["To", (each) => each.destination ?? "nobody", "name"],
+      ["To", (each) => each.destination ?? "none", "name"],
       ["Why not", (each) => html`${each.rule}<p class="quiet">${each.detail}</p>`, "text"],
     ]} />
     <h3>Brokers and bundles that took no part</h3>
@@ -72,7 +72,7 @@ export function MoveTable({ rows }) {
   return html`<${Table} label="Moves" rows=${rows} none="none" columns=${[
     ["Bundle", (move) => html`<${Name} of=${move.bundle} href=${to("bundles", { bundle: move.bundle })} />`, "name"],
     ["From", (move) => html`<${End} broker=${move.source} before=${move.source_before} after=${move.source_after} />`, "name"],
-    ["To", (move) => html`<${End} broker=${move.destination ?? "nobody"} before=${move.destination_before} after=${move.destination_after} />`, "name"],
+    ["To", (move) => html`<${End} broker=${move.destination ?? "none"} before=${move.destination_before} after=${move.destination_after} />`, "name"],
     ["Outcome", (move) => html`<${State} of=${move.outcome} /> ${move.detail}<p class="quiet">${move.reason}</p>`, "text"],
   ]} />`;
 }

@@ -110,7 +110,7 @@ function Here({ name, close, api }) {
       ["Without a reader by its strategy", found.unread || ""], ["Generation", count(found.generation)], ["Topics", found.topics.join(", ")],
     ]} />`}<//><//>
     <${Panel} title="Members" api=${`GET ${path}/members`}><${Answer} of=${members}>${(rows) => html`<${Table} label="Members" rows=${rows} keyOf=${(each) => each.member}
-      none="It has no members: nobody reads. They come when consumers of this group start." columns=${[
+      none="It has no members, so nothing reads. Members join when consumers of this group start." columns=${[
         ["Client", (each) => html`${each.client_id || each.name || html`<span class="quiet">–</span>`}<br /><span class="quiet">${each.host}</span>`, "whole"],
         ["Member", (each) => each.member, "name"],
         ["Partitions", (each) => count(sizeOf(each.partitions)), "number"],

@@ -28,7 +28,7 @@ export function Moves({ bundles }) {
 function Move({ move, took_ms }) {
   return html`<li>
     <a href=${to("bundles", { bundle: move.bundle })}>${move.bundle}</a>
-    <span class="way">${move.from ?? "nobody"} → ${move.to ?? "nobody"}</span>
+    <span class="way">${move.from ?? "none"} → ${move.to ?? "none"}</span>
     <${State} of=${move.state} /> <span class="number">${lasting(Math.max(0, took_ms || 0))}</span>
     ${move.at_ms && html`<${Time} ms=${move.at_ms} />`}
     ${move.reason && html`<span class="quiet reason">${move.reason}</span>`}

@@ -81,7 +81,7 @@ function document(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is no JSON: ${error.message}`);
+    throw new Error(`This is not JSON: ${error.message}`);
   }
 }
 
@@ -91,7 +91,7 @@ function Tried({ of }) {
     <p>${count(preview.misplaced_total)} bundles would have to move; the next round would begin ${preview.moves.length} of these moves. ${preview.reason}</p>
     ${[...of.notes, ...of.forced].map((note) => html`<p>${note}</p>`)}
     <${Table} label="Moves of the next round" rows=${preview.moves} none="no move by a rule" columns=${[
-      ["Bundle", (move) => move.bundle, "name"], ["From → to", (move) => `${move.source} → ${move.destination ?? "nobody"}`, "name"], ["Reason", (move) => move.reason, "text"],
+      ["Bundle", (move) => move.bundle, "name"], ["From → to", (move) => `${move.source} → ${move.destination ?? "none"}`, "name"], ["Reason", (move) => move.reason, "text"],
     ]} />
     ${preview.misplaced.length > 0 && html`<details><summary>Misplaced bundles</summary><${Json} of=${preview.misplaced} /></details>`}</div>`;
 }

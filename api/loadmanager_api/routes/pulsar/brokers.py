@@ -265,7 +265,7 @@ async def leader_broker(node: TheNode) -> BrokerInfo:
     """Show the leader that this broker last saw. 404 while there is none."""
     leader = leader_of(node)
     if leader is None:
-        raise NotFound("nobody leads at the moment; try again")
+        raise NotFound("there is no leader at the moment; try again")
     peer = node.membership.peer(leader)
     return BrokerInfo(serviceUrl=peer.registration.admin_url if peer else "", brokerId=leader.name)
 

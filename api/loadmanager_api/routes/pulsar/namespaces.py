@@ -106,7 +106,7 @@ class NewNamespace(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        """A misspelt name would make a namespace that nobody wanted, and its bundles are cut for good."""
+        """A misspelt field would create an unwanted namespace, whose bundles are split permanently."""
         if isinstance(given, dict):
             names = {str(name) for name in cast("dict[Any, Any]", given)}
             if unknown := sorted(names - cls.model_fields.keys() - PULSAR_POLICIES):
@@ -280,7 +280,7 @@ def _boundaries(wanted: NewNamespace, default_bundles: int) -> tuple[int, ...]:
 
 def _position(text: str) -> int:
     if _BOUNDARY.fullmatch(text) is None:
-        raise Invalid(f"{text!r} is no boundary; write 0x40000000")
+        raise Invalid(f"{text!r} is not a boundary; write 0x40000000")
     return int(text, 16)
 
 

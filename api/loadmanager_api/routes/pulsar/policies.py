@@ -205,7 +205,7 @@ async def _group(request: Request) -> str:
         try:
             text = msgspec.json.decode(text, type=str)
         except msgspec.DecodeError:
-            raise Invalid("the group is no JSON string") from None
+            raise Invalid("the group is not a JSON string") from None
     if not 1 <= len(text) <= GROUP_CHARACTERS:
         raise Invalid(f"the body is the name of the group, 1 to {GROUP_CHARACTERS} characters")
     return text
@@ -303,9 +303,9 @@ def _number(field: str, given: str | float, kind: Callable[[str | float], N]) ->
     try:
         number = kind(given)
     except (ValueError, OverflowError):
-        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is no number") from None
+        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is not a number") from None
     if not isinstance(given, str) and number != given:
-        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is no whole number")
+        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is not a whole number")
     return number
 
 

@@ -40,7 +40,7 @@ def test_an_offset_that_is_not_in_flight_changes_nothing():
 def test_an_offset_that_was_pulled_before_is_refused():
     queue = InFlight(0)
     queue.pulled([0, 1])
-    with pytest.raises(ValueError, match="after a seek start anew"):
+    with pytest.raises(ValueError, match="after a seek start again"):
         queue.pulled([1])
 
 

@@ -80,7 +80,7 @@ def test_a_shift_needs_an_offset_somewhere(store: MemoryOffsets) -> None:
 
 def test_a_queue_without_a_leader_changes_nothing(store: MemoryOffsets) -> None:
     store.topics["orders"][1] = (0, None)
-    with pytest.raises(Unavailable, match="nobody leads orders partition 1"):
+    with pytest.raises(Unavailable, match="orders partition 1 has no leader"):
         steps(store, "latest", {0: 20, 1: 4})
 
 
