@@ -65,7 +65,7 @@ class Round:
         self._all: list[Member] = []
 
     async def play(self) -> bool:
-        """Play it and print its figures. Returns True if nothing was lost, reread needlessly, or read twice at once."""
+        """Play it, print its figures. Returns True if nothing was lost, reread needlessly, or read by two at once."""
         try:
             for place in range(CONSUMERS):
                 await self._join(place, held_s=HELD_S)
