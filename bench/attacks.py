@@ -34,7 +34,7 @@ HEALTHY_S = 1.0
 
 
 class Attacked(msgspec.Struct, frozen=True):
-    """Where an attack goes, and until when it lasts. Without `ca` it is no TLS; some attacks use the token."""
+    """Where an attack goes, and until when it lasts. Without `ca` it does not use TLS; some attacks use the token."""
 
     name: str = ""
     until_s: float = 0.0

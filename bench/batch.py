@@ -105,7 +105,7 @@ async def by_callers(append: Append, value: bytes, partitions: int = 1) -> int:
 
 
 async def all_at_once(append: Append, value: bytes, partitions: int = 1) -> int:
-    """Nobody waits for another's record."""
+    """No caller waits for another's record."""
     await asyncio.gather(*(append(number % partitions, Payload(None, value)) for number in range(RECORDS)))
     return RECORDS
 
@@ -206,7 +206,7 @@ async def _fresh(path: Path, partitions: int) -> SqliteLog:
     return log
 
 
-# --- a stream on which nobody waits
+# --- a stream on which no caller waits
 TRICKLED: dict[str, BatchSettings | None] = {
     "without the accumulator": None,
     "gathered for 10 ms": BatchSettings(),

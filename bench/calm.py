@@ -1,4 +1,4 @@
-"""Live brokers that nobody disturbs, on a machine whose processors are all busy: what is taken for a death.
+"""Live, undisturbed brokers on a machine whose processors are all busy: how often one is taken for dead.
 
 Three brokers own bundles for CALM_S (in the environment, an hour by default) while a busy loop runs on each core. Each
 is asked every half second whether it suspects another one, and in the end how often its proofs ran out and whether its

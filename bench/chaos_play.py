@@ -119,7 +119,7 @@ class Play:
             await until(lambda: not lost(gathered(self.all), sent), END_S)
 
     def died(self) -> int:
-        """Members whose process ended though nobody killed it."""
+        """Members whose process ended without being killed."""
         return sum(each.process.returncode is not None and each.number not in self.killed for each in self.all)
 
     async def end(self) -> None:

@@ -35,7 +35,7 @@ CLIENT = {"fetch.message.max.bytes": 32_768, "queued.min.messages": 2_000, "fetc
 
 
 async def table(kafka: str, messages: int) -> bool:
-    """All rounds; whether ours is as it must be."""
+    """Run all rounds. Returns True if ours is as it must be."""
     topic, met = f"table-{uuid.uuid4().hex[:8]}", True
     make_topic(kafka, topic, QUEUES)
     await asyncio.to_thread(_fill, kafka, topic, messages)
@@ -65,7 +65,7 @@ class Round:
         self._all: list[Member] = []
 
     async def play(self) -> bool:
-        """Play it and print its figures; whether nothing was lost, read again without need, or read by two at once."""
+        """Play it, print its figures. Returns True if nothing was lost, reread needlessly, or read by two at once."""
         try:
             for place in range(CONSUMERS):
                 await self._join(place, held_s=HELD_S)

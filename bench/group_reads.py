@@ -57,7 +57,7 @@ class Counts(NamedTuple):
     """What became of the records of a topic."""
 
     lost: int
-    """Records that nobody read."""
+    """Records that no member read."""
     duplicates: int
     """Readings of a record that had been read before."""
     not_in_flight: int
@@ -105,7 +105,7 @@ def count(
 
 
 def lost(read: Mapping[int, Iterable[Run]], sent: Mapping[int, int]) -> int:
-    """How many of the records of each partition nobody read."""
+    """Records of each partition that no member read."""
     found = 0
     for partition, size in sent.items():
         covered = Covered()

@@ -216,7 +216,7 @@ def mixed(count: int) -> Iterator[tuple[str, int, bytes | None, bytes]]:
 
 
 Template = tuple[bytes, bytes, bytes]
-"""The key of a report, and its value before and behind the time: encoding each one anew takes the cores from Spark."""
+"""The key of a report, and its value before and behind the time: encoding each one again takes the cores from Spark."""
 
 
 def _template(broker: BrokerId, report: BrokerLoadData | TopBundlesLoadData) -> Template:

@@ -94,12 +94,12 @@ def _both(workload: str, settings: Settings) -> Iterator[Game]:
 
 
 def assigned(played: Run) -> int:
-    """How many bundles needed somebody who finds them a broker."""
+    """How many bundles needed a broker to be found for them."""
     return sum(each.how != "transfer" for each in played.moved)
 
 
 def grown() -> Iterator[tuple[Size, Traffic]]:
-    """The load data of growing clusters under bursts that hardly anybody balances (so that both ways see the same)."""
+    """The load data of growing clusters under bursts, hardly balanced (so that both ways see the same)."""
     settings = Settings(balancing_tolerance=1.0, overloaded_percent=100)
     for size in SIZES:
         [game] = games(["overload"], ["bursty"], [TRAFFIC_SEED], size, settings, hindsight=False)

@@ -41,7 +41,7 @@ class Compared(msgspec.Struct, frozen=True):
     """One model."""
 
     reachable: bool
-    """Some placement that keeps every rule has nobody out of tolerance, but for what can't be taken from a broker."""
+    """Some placement that keeps every rule has no broker out of tolerance, except by load that can't leave it."""
     reached: bool
     ratio: float
     """What the plan's moves cost / what the cheapest ones cost by which tolerance is reached; 1 if nothing moves.

@@ -32,7 +32,7 @@ class Kind(msgspec.Struct, frozen=True):
     weights: bool = False
     """Moves of some bundles cost three or ten times as much."""
     pins: bool = False
-    """Some bundles are pinned, and some load is nobody's."""
+    """Some bundles are pinned, and some load belongs to no bundle."""
     drains: bool = False
     """Brokers drain, are paused, or have no fresh load data."""
     places: bool = False

@@ -65,7 +65,7 @@ def _timed(broker: BrokerProcess, path: str, body: object) -> tuple[float, dict[
 
 
 def _gaps_ms(served: Path) -> dict[str, list[float]]:
-    """For each bundle that begins to be served: since when nobody had served that range, by how it came to be."""
+    """For each bundle that begins to be served, by how it was created: since when no broker had served that range."""
     ended: dict[Bundle, int] = {}
     gaps: dict[str, list[float]] = {"moved": [], "reshaped": []}
     for line in sorted(served.read_text().splitlines(), key=lambda line: int(line.split()[0])):

@@ -1,4 +1,4 @@
-"""Planned moves: what the REST call takes, how long nobody serves, and whether any request of a load fails.
+"""Planned moves: what the REST call takes, how long no broker serves, and whether any request under load fails.
 
 First with a service that does nothing (`bench.host`), so that the figures are the protocol's; then with the counters,
 which make each hand-over durable, under load, on the demo's stage. A gap runs from the old owner's end of service to
@@ -68,7 +68,7 @@ def _quiet(kind: str, where: Carrier, served: Path) -> None:
 
 
 def _move_by_rest(brokers: list[BrokerProcess], bundle: Bundle, step: int) -> float:
-    """Seconds of the call; the destination is whoever comes next and has it not."""
+    """Seconds of the call; the destination is the next broker that does not have it."""
     path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}/unload?destinationBroker="
     for broker in (brokers[(step + turn) % 3] for turn in range(3)):
         begin = time.perf_counter()

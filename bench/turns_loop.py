@@ -81,7 +81,7 @@ class TurnLoop(VirtualLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """Held by whoever waits for it, as on a real loop: what ended is no part of a search for cycles."""
+        """Not kept by the loop, as on a real one, so the search for cycles does not visit ended tasks."""
         return asyncio.Task(coro, loop=self, name=name or "a task", context=context)  # type: ignore[arg-type]
 
     @contextmanager

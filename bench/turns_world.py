@@ -141,7 +141,7 @@ class TurnsWorld(World):
             yield PartitionState(partition, offset, cluster_identity, Lead(), None, (), tuple(found), (), ())
 
     def enter(self, broker: BrokerId) -> None:
-        """A peer is there, in a session of its own that nobody has to keep."""
+        """A peer is registered, in a session of its own that needs no heartbeats."""
         link = self.network.link(broker.name, "coordination")
         self._sessions[broker.name], _ = self.coordination.open_session(ENDLESS_S, link, lambda _: None)
         link.close()

@@ -2,7 +2,7 @@
 
 For tests only.
 
-The key is made anew for each server; its certificate is its own authority, and holds for the loopback address.
+Each server gets a new key; its certificate is self-signed, and valid for the loopback address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One child process whose identity survives a restart of ours: a pid alone may by now be somebody else's."""
+"""One child process, recognized even after this program restarts. A pid alone does not suffice: it may be reused."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from stack.programs import StackError
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
-"""Below the range that systems take for outgoing connections: nobody takes the port of a server that is down."""
+"""Below the range that systems take for outgoing connections, so no program takes the port of a stopped server."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 ATTEMPTS = 5
@@ -71,7 +71,7 @@ class Server(ABC):
 
     name = ""
     user: str | None = None
-    """Whom the process belongs to; None: to whoever starts it."""
+    """The process's owner. None: the user that starts it."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -127,7 +127,7 @@ class Server(ABC):
             self._child = None
 
     def suspend(self) -> None:
-        """SIGSTOP: connections stay open and nobody answers."""
+        """SIGSTOP: connections stay open without an answer."""
         self._running().suspend()
 
     def resume(self) -> None:
@@ -204,9 +204,9 @@ class JavaServer(Server):
 class KafkaServer(JavaServer):
     """One Kafka node, broker and controller (KRaft).
 
-    `proxied_at` maps names of extra listeners to the ports they are advertised at: whoever connects through a proxy
+    `proxied_at` maps names of extra listeners to the ports they are advertised at: a client of a proxy
     listening there is sent back to the proxy. The proxy forwards to `listener_port(name)`. With `users` (name to
-    password) there are two more listeners, `kafka_security.SASL` and `TLS`, that want to know who comes; `powerless` of
+    password) there are two more listeners, `kafka_security.SASL` and `TLS`, that authenticate clients; `powerless` of
     the users may do nothing.
     """
 

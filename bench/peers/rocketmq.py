@@ -161,7 +161,7 @@ class PushConsumer:
                 del self._pulled_at_s[each]
 
     def _store(self, offsets: Mapping[int, int]) -> None:
-        """One way, as RocketMQ does it: nobody waits for the answer."""
+        """One way, as RocketMQ does it: the sender does not wait for the answer."""
         if offsets:
             self._kafka.commit(offsets=self._places(offsets), asynchronous=True)
 

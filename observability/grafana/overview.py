@@ -88,7 +88,7 @@ ROWS: list[tuple[str, list[dict[str, Any]]]] = [
     ("Moves", [
         lines("Moves", "ops", (rate("move_duration_seconds_count", "kind"), "{{kind}}"),
               (rate("move_returns_total"), "back within ten minutes")),
-        heat("How long nobody served", "move_gap_seconds", "Moves and takeovers, as the new owner saw them."),
+        heat("Time without a serving broker", "move_gap_seconds", "Moves and takeovers, as the new owner saw them."),
         lines("Hooks, 99 %", "s", (p99("hook_duration_seconds", "hook"), "{{hook}}"),
               about="With the time that a call waited for a thread."),
         lines("Moves under way", "none", (now("moves_in_flight"), "planned"),

@@ -21,7 +21,7 @@ REFUSED = {
     "no TLS": ((*PRODUCTION, "--set", "tls.certManager.enabled=false"), "give tls.secret"),
     "two certificates": ((*PRODUCTION, "--set", "tls.secret=x"), "exclude each other"),
     "an issuer without a name": ((*PRODUCTION, "--set", "tls.certManager.issuer.name="), "name the issuer"),
-    "nobody asks": ((*PRODUCTION, "--set", "tokens.issuer="), "anybody may do everything"),
+    "nobody asks": ((*PRODUCTION, "--set", "tokens.issuer="), "anyone may do everything"),
     "no superuser": ((*PRODUCTION, "--set", "tokens.superusers=null"), "at least one principal"),
     "two sources of keys": ((*PRODUCTION, "--set", "tokens.keys=https://k,tokens.keysSecret=x"), "keys come from one"),
     "probes at a taken port": (
@@ -42,7 +42,7 @@ REFUSED = {
     "a lake without a volume": ((*PRODUCTION, "--set", "history.enabled=true"), "history.claim"),
     "a lake beside its volume": (
         (*PRODUCTION, "--set", "history.enabled=true,history.claim=c,history.lake=/other"), "below it"),
-    "a sidecar of nothing": ((*SIDECAR, "--set", "sidecar.containers=null"), "nobody would attach"),
+    "a sidecar of nothing": ((*SIDECAR, "--set", "sidecar.containers=null"), "nothing would attach"),
     "containers without a sidecar": ((*SIDECAR, "--set", "sidecar.enabled=false"), "no broker beside them"),
     "a sidecar with a host": ((*SIDECAR, "--set", "host=a:b"), "exclude each other"),
     "a sidecar on one port": ((*SIDECAR, "--set", "port=7070"), "must differ"),

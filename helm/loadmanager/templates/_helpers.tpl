@@ -94,7 +94,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- fail "tls: give tls.secret or tls.certManager.enabled; without TLS others read the tokens of clients (or set insecure)" -}}
 {{- end -}}
 {{- if not (include "loadmanager.asks" .) -}}
-{{- fail "tokens: give tokens.issuer, tokens.keys, tokens.keysSecret or tls.clientCaSecret; else anybody may do everything (or set insecure)" -}}
+{{- fail "tokens: give tokens.issuer, tokens.keys, tokens.keysSecret or tls.clientCaSecret; otherwise anyone may do everything (or set insecure)" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (include "loadmanager.asks" .) (not $v.tokens.superusers) -}}
@@ -150,7 +150,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- fail "log.secret and strimzi.enabled exclude each other: Strimzi makes the Secret of the KafkaUser" -}}
 {{- end -}}
 {{- if and $v.sidecar.enabled (not $v.sidecar.containers) -}}
-{{- fail "sidecar.containers: give your service's containers; without them nobody would attach to the broker" -}}
+{{- fail "sidecar.containers: give your service's containers; without them nothing would attach to the broker" -}}
 {{- end -}}
 {{- if and $v.sidecar.containers (not $v.sidecar.enabled) -}}
 {{- fail "sidecar.enabled: set it for sidecar.containers; containers that need no broker beside them belong to `containers`" -}}

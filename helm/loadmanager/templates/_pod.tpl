@@ -13,7 +13,7 @@ give every pod; what it has itself counts. Called with (dict "root" $ "pod" SPEC
 {{- $_ := set $own "containers" $containers -}}
 {{- $_ := set $own "volumes" (prepend (default list $own.volumes) (dict "name" "tmp" "emptyDir" dict)) -}}
 {{- $pod := dict "serviceAccountName" (include "loadmanager.serviceAccount" $root) "automountServiceAccountToken" false -}}
-{{- /* A Service named loadmanager would set LOADMANAGER_PORT, which is no setting */ -}}
+{{- /* A Service named loadmanager would set LOADMANAGER_PORT, which is not a setting */ -}}
 {{- $_ := set $pod "enableServiceLinks" false -}}
 {{- $_ := set $pod "securityContext" (include "loadmanager.podSecurity" $root | fromYaml) -}}
 {{- range concat $values.image.pullSecrets (default list (default dict $values.global).imagePullSecrets) -}}

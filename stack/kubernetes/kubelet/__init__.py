@@ -6,7 +6,7 @@ has a file system of its own (a mount namespace: `sandbox.py`), and an address o
 with each pod. Needs Linux and root.
 
 Emulated, and how it differs:
-* An image is a program of this machine (`images.py`). Images that nobody knows are not pulled: ErrImagePull.
+* An image is a program of this machine (`images.py`). Unknown images are not pulled: ErrImagePull.
 * All pods share one network stack, of IPv4 alone, and nothing enforces a NetworkPolicy. Where a pod's arguments and
   variables say `0.0.0.0`, `127.0.0.1`, or `=:PORT` without a host, they get the pod's address; `localhost` is the
   machine, with the servers on it.

@@ -59,7 +59,7 @@ class Kubelet:
         self.ready = False
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         await nodes.register(self._api, self._orders.nodes, self._orders.address, self._orders.port)
         self.ready = True
         try:

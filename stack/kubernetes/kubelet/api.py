@@ -67,7 +67,7 @@ class Api:
             raise
 
     async def follow(self, path: str, changed: Callable[[Object, bool], None]) -> None:
-        """Call `changed(object, is_there)` for all objects there are, and then for each change; for ever."""
+        """Call `changed(object, is_there)` for each existing object, and then for each change, until cancelled."""
         known = dict[str, Object]()
         while True:
             try:

@@ -50,7 +50,7 @@ async def _lease(api: Api, lease: dict[str, Any]) -> None:
 
 
 async def renew(api: Api, nodes: Mapping[str, str]) -> None:
-    """Renew the leases, for ever."""
+    """Renew the leases, until cancelled."""
     while True:
         await asyncio.sleep(RENEW_S)
         for name in nodes:

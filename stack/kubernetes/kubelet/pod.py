@@ -117,7 +117,7 @@ class Pod:
         self._dirty.set()
 
     async def _initialize(self, sidecars: asyncio.TaskGroup) -> bool:
-        """Run the init containers, one after the other; whether all succeeded."""
+        """Run the init containers, one after the other. Returns True if all succeeded."""
         for each in self.init:
             if each.spec.get("restartPolicy") == "Always":
                 sidecars.create_task(self._run(each, always=True))

@@ -10,7 +10,7 @@ import aiohttp
 
 Object = dict[str, Any]
 Execute = Callable[[list[str], float], Awaitable[bool]]
-"""Runs a command in the container for at most so many seconds; whether it succeeded."""
+"""Runs a command in the container for at most so many seconds. Returns True if it succeeded."""
 
 
 class Prober:
@@ -23,7 +23,7 @@ class Prober:
         self._ports = {each.get("name", ""): each["containerPort"] for each in container.get("ports", ())}
 
     async def follow(self, probe: Object, became: Callable[[bool], None]) -> None:
-        """Probe for ever; `became(ok)` each time that a threshold is reached."""
+        """Probe until cancelled, and call `became(ok)` each time that a threshold is reached."""
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
         last, same = None, 0

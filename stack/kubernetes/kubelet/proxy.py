@@ -52,7 +52,7 @@ class Proxy:
             service = self._services.get(uid)
             ready = [pod for pod in selected(service, self._pods()) if is_ready(pod)] if service else []
             if not ready:
-                return  # refused, but after the connection was made: nobody else listens here
+                return  # refused, but after the connection was made: nothing else listens here
             pod = random.choice(ready)
             theirs = await asyncio.open_connection(pod["status"]["podIP"], _target(pod, port))
             try:
