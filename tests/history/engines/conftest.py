@@ -18,10 +18,11 @@ Here = Callable[..., None]
 
 @pytest.fixture
 def here(spark: SparkSession) -> Here:
-    """Run a command in this process's session, and publish its result in a folder."""
+    """Run a command in this process's session on Spark, and publish its result in a folder."""
 
     def run(folder: Path, command: str, *arguments: str) -> None:
-        done = CliRunner().invoke(main, ["history", command, *arguments, "--publish", str(folder)])
+        engine = ("--engine", "spark") if command == "analyse" else ()
+        done = CliRunner().invoke(main, ["history", command, *arguments, *engine, "--publish", str(folder)])
         assert done.exit_code == 0, done.output
 
     return run
