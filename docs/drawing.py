@@ -1,6 +1,6 @@
 """Pages with parts that are drawn from the code: what stands between `<!-- drawn: NAME -->` and `<!-- end: NAME -->`.
 
-A script beside its page calls `draw(…)`: it writes the page anew; with `--check` it writes nothing and exits 1 if the
+A script beside its page calls `draw(…)`: it writes the page again; with `--check` it writes nothing and exits 1 if the
 page is stale.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def drawn(page: Path, drawings: Mapping[str, Callable[[], str]]) -> str:
-    """The page's text with everything between its markers drawn anew."""
+    """The page's text with everything between its markers drawn again."""
     text = page.read_text(encoding="utf-8")
     for name, draw_one in drawings.items():
         begin, end = f"<!-- drawn: {name} -->", f"<!-- end: {name} -->"

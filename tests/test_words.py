@@ -32,6 +32,18 @@ RETIRED = {
 }
 """A word that was replaced, in the singular, and what to write."""
 
+PHRASES = {
+    "somebody": "the noun: a broker, a client, a person",
+    "anybody": "the noun, or `anyone`",
+    "whoever": "the noun",
+    "anew": "again",
+    "for ever": "forever, or for how long",
+}
+"""What a native reader stumbles over, and what to write, in all that people read of the product."""
+PHRASE = re.compile(r"\b(?:[Ss]omebody|[Aa]nybody|[Ww]hoever|[Aa]new|[Ff]or ever)\b")
+STORED = {"somebody at", '"somebody"', "'anew'", "Who somebody is", "kills whoever takes it"}
+"""Names in records, output that scripts read, anchors."""
+
 ANYWHERE = [word.encode() for word in RETIRED]
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -68,6 +80,21 @@ def test_retired_words_do_not_come_back() -> None:
     files = python_files()
     assert len(files) > 500
     assert not [found for path in files for found in retired_in(path)]
+
+
+def test_text_is_in_plain_english() -> None:
+    patterns = ("statechannel/*.py", "loadmanager/*.py", "api/*.py", "docs/*.md", "docs/*.py", "*.md")
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [name for name in listed.split() if not name.startswith(("docs/decisions/", "bench/", "tests/"))]
+    assert len(files) > 500
+    found: list[str] = []
+    for name in files:
+        text = (ROOT / name).read_text()
+        for hit in PHRASE.finditer(text):
+            line = text[text.rfind("\n", 0, hit.start()) + 1 :].partition("\n")[0]
+            if not any(each in line for each in STORED):
+                found.append(f"{name}: {line.strip()[:80]}: write {PHRASES[hit[0].lower()]}")
+    assert not found
 
 
 @pytest.mark.parametrize(
