@@ -106,7 +106,7 @@ def test_a_time_of_which_nothing_is_recorded_replaces_no_answer(filled: Lake, co
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*.json")}
     result = history(filled, command, "--from", "2040-01-01")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
+    assert result.stderr.removeprefix("engine: DuckDB (--engine spark for Spark)\n") == (
         "Error: nothing is recorded from 2040-01-01T00:00:00 on; the lake has records from 2030-01-28T12:00:00 to "
         "2030-01-28T12:01:00 (UTC): take another --from or --to\n"
     )
@@ -157,8 +157,8 @@ def apart(lake: Lake | Path, *arguments: str, job: str = "analyse") -> subproces
 
 def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     lake.prepare("bronze")
-    run = apart(lake)
-    assert run.stderr.splitlines() == [
+    run = apart(lake, "--engine", "spark")
+    assert [line for line in run.stderr.splitlines() if not line.startswith("starting Spark, ")] == [
         "Error: nothing is recorded in this lake yet: run `loadmanager history ingest` first"
     ]
 
@@ -185,7 +185,7 @@ def test_standard_error_of_jobs_that_succeed_has_their_steps_alone(tmp_path: Pat
 
 def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
     lake.prepare("bronze")
-    run = apart(lake, "--memory", "9999999t")
+    run = apart(lake, "--engine", "spark", "--memory", "9999999t")
     assert (run.returncode, "Traceback" in run.stderr, "VM" in run.stderr.splitlines()[0]) == (1, False, True)
     told = (
         "Error: no Spark session at local[2]: its JVM did not start, see its output above; it needs a JDK 17 or later"
@@ -194,7 +194,7 @@ def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
 
 
 def test_the_session_that_was_there_stays(filled: Lake, spark: SparkSession):
-    assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
+    assert history(filled, "analyse", "--analysis", "imbalance", "--engine", "spark").exit_code == 0
     assert spark.range(3).count() == 3
 
 
