@@ -73,7 +73,7 @@ def test_contexts_are_set_listed_chosen_and_deleted(shell: Shell):
     ("code", "says", "arguments"),
     [
         (2, "needs --admin-url", ("set", "new", "--ca", "x")),
-        (1, "no name for a context", ("set", "../x", "--admin-url", "h:1")),
+        (1, "not a valid name for a context", ("set", "../x", "--admin-url", "h:1")),
         (1, "not a token", ("set", "new", "--admin-url", "h:1", "--token-env", "eyJ.abc.def")),
         (1, "must not contain a user", ("set", "new", "--admin-url", "http://me:hunter2@h:1")),
         (1, "not both", ("set", "new", "--admin-url", "h:1", "--token-env", "A", "--token-file", "f")),

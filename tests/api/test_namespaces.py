@@ -64,7 +64,7 @@ async def test_a_body_that_is_no_json_is_refused(cluster: Cluster, refused: Refu
     await cluster.start()
     json = {"Content-Type": "application/json"}
     path = "/admin/v2/namespaces/t/n"
-    assert "no JSON" in (await refused(400, "PUT", path, data=b"{numBundles", headers=json))["detail"]
+    assert "not JSON" in (await refused(400, "PUT", path, data=b"{numBundles", headers=json))["detail"]
     assert "application/json" in (await refused(415, "PUT", path, data=b"numBundles=4"))["detail"]
     assert "numBundles" in (await refused(400, "PUT", path, json={"numBundles": "many"}))["detail"]
 

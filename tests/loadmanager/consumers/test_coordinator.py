@@ -161,7 +161,7 @@ async def test_a_large_group_is_taken_over_on_a_thread(
         return restore(*arguments)
 
     world.topics.known["orders"] = partitions
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(200):
         await world.beat("a")
         while len(world.reads("a")) < partitions:
             await world.beat("a")
