@@ -161,14 +161,12 @@ async def test_a_large_group_is_taken_over_on_a_thread(
         return restore(*arguments)
 
     world.topics.known["orders"] = partitions
-    async with asyncio.timeout(200):
-        await world.beat("a")
-        while len(world.reads("a")) < partitions:
-            await world.beat("a")
-        monkeypatch.setattr(Group, "restored", restored)
-        here = world.cluster.owner(GROUP)
-        await world.cluster.transfer(GROUP, next(each for each in world.cluster.brokers if each != here))
-        await world.beat("a")
+    await world.beat("a")
+    await world.balanced("a", partitions=partitions)
+    monkeypatch.setattr(Group, "restored", restored)
+    here = world.cluster.owner(GROUP)
+    await world.cluster.transfer(GROUP, next(each for each in world.cluster.brokers if each != here))
+    await world.beat("a")
     assert len(world.reads("a")) == partitions
     assert {each is not threading.main_thread() for each in threads} == {is_apart}
 
