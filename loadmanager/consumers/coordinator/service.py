@@ -637,17 +637,18 @@ class Coordinator:
                 group, at_ms = hosted.group, int(reading.at_s * 1000) + offset_ms
                 lags = GroupLags(_id_of(name), at_ms, reading.lags, dict(group.holders), group.generation)
                 found.append((name, hosted, lags))
-        for name, hosted, lags in found:  # the record first: who forgets the group must know what to delete
-            sizes, before = lags.sizes(), hosted.group.reported
+        counted = await asyncio.to_thread(lambda: {name: lags.sizes() for name, _, lags in found})
+        for name, hosted, _ in found:  # the record first: who forgets the group must know what to delete
+            sizes, before = counted[name], hosted.group.reported
             hosted.group.reported = {**before, **{each: max(n, before.get(each, 0)) for each, n in sizes.items()}}
             await self._publish(name, hosted)
         here = [each for each in found if not each[1].is_gone]
         await self._reports.report([lags for _, _, lags in here])
         for name, hosted, lags in here:
-            over = {each: n for each, n in hosted.group.reported.items() if each not in lags.sizes()}
+            over = {each: n for each, n in hosted.group.reported.items() if each not in counted[name]}
             if over:
                 await self._reports.delete(lags.group, over)
-                hosted.group.reported = lags.sizes()
+                hosted.group.reported = counted[name]
                 await self._publish(name, hosted)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:
