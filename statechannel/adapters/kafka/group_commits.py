@@ -53,6 +53,8 @@ WRITERS = 50
 """As many as `__consumer_offsets` has partitions by default. With another number groups share a writer that need not,
 or partitions with a common divisor do."""
 FENCES_AT_ONCE = 16
+"""Each has a producer, with four threads, until it has ended."""
+FENCED_KEPT = 1_000
 TRANSACTION_S = 30
 """When Kafka aborts what a dead writer has begun, unless its successor fences it before."""
 
@@ -98,7 +100,11 @@ class GroupCommits:
         self._writers: dict[int, _Writer] = {}
         self._suspect = set[str]()
         """Topics that Kafka did not know in a commit."""
-        self._fenced = set[str]()
+        self._fenced: dict[str, None] = {}
+        """The last names that were fenced; to fence one again does no harm."""
+        self._fences: dict[str, asyncio.Task[None]] = {}
+        """Those under way, by name: several bundles of a dead broker are taken over together."""
+        self._fence_threads = ThreadPoolExecutor(FENCES_AT_ONCE, thread_name_prefix="group-fences")
 
     def writer(self, group: str) -> str:
         """The writer name under which the group's commits are made now. It changes after a fence."""
@@ -132,21 +138,28 @@ class GroupCommits:
     async def fence(self, writers: Collection[str]) -> None:
         """No commit under one of these names reaches Kafka any more, and what one has begun is aborted. Raises
         LogUnavailable; LogError for lack of rights."""
-        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(FENCES_AT_ONCE, thread_name_prefix="group-fences")
+        for writer in {*writers} - self._fenced.keys() - self._fences.keys():
+            self._fences[writer] = asyncio.create_task(self._fence_once(writer))
+        under_way = [self._fences[writer] for writer in {*writers} & self._fences.keys()]
+        await asyncio.gather(*map(asyncio.shield, under_way))
 
-        async def fenced(writer: str) -> None:
-            await loop.run_in_executor(pool, _fence, self._producer, writer)
-            self._fenced.add(writer)
-
+    async def _fence_once(self, writer: str) -> None:
+        """For all that wait for it."""
         try:
-            await asyncio.gather(*map(fenced, {*writers} - self._fenced))
+            await asyncio.wrap_future(self._fence_threads.submit(_fence, self._producer, writer))
+        except RuntimeError:
+            raise LogUnavailable(f"{writer} is not fenced: this client is closed") from None
         finally:
-            pool.shutdown(wait=False)
+            del self._fences[writer]
+        self._fenced[writer] = None
+        if len(self._fenced) > FENCED_KEPT:
+            del self._fenced[next(iter(self._fenced))]
 
     async def close(self) -> None:
         """End the clients; commits under way fail."""
         for writer in self._writers.values():
             writer.close()
+        self._fence_threads.shutdown(wait=False)
         await asyncio.to_thread(self._admin.close)
 
     async def committed(

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,9 +26,10 @@ from loadmanager.consumer.progress import Place
 from loadmanager.consumers.coordinator.messages import Why
 from loadmanager.consumers.coordinator.records import Partition
 from stack.servers import KafkaServer, free_port
+from statechannel.adapters.kafka import group_commits
 from statechannel.adapters.kafka.group_commits import WRITERS, GroupCommits, GroupInUse, place_of
 from statechannel.adapters.kafka.transactions import SEND_S
-from statechannel.errors import TopicUnknown, WriterFenced
+from statechannel.errors import LogUnavailable, TopicUnknown, WriterFenced
 from tests.faults import Cut, TcpProxy
 from tests.loadmanager.consumers.test_reset import GROUP, World, world
 from tests.servers import shared_kafka
@@ -87,6 +90,60 @@ async def test_who_takes_over_has_a_former_coordinator_fenced_unless_all_its_com
         await stuck
     assert world.topics.fenced == {"one"}
     assert world.topics.changed == {}
+
+
+# --- the clients of one coordinator
+
+
+async def test_bundles_that_are_taken_over_together_share_their_fences(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced, under_way, lock = Counter[str](), Counter[str](), threading.Lock()
+    most = 0
+    over = threading.Event()
+
+    def fence(producer: object, writer: str) -> None:
+        nonlocal most
+        del producer
+        with lock:
+            under_way[writer] += 1
+            fenced[writer] += 1
+            most = max(most, under_way.total())
+        over.wait(LONG_S)
+        with lock:
+            under_way[writer] -= 1
+
+    monkeypatch.setattr(group_commits, "_fence", fence)
+    monkeypatch.setattr(group_commits, "FENCED_KEPT", 10)
+    names = [f"writer-{each}" for each in range(50)]
+    async with commits_to("127.0.0.1:9") as (commits,):
+        bundles = [asyncio.create_task(commits.fence(names)) for _ in range(10)]
+        async with asyncio.timeout(LONG_S):
+            while most < group_commits.FENCES_AT_ONCE:
+                await asyncio.sleep(0.01)
+        bundles[0].cancel()
+        over.set()
+        await asyncio.gather(*bundles[1:])
+        assert most == group_commits.FENCES_AT_ONCE
+        assert fenced == dict.fromkeys(names, 1), "those of a bundle that gave up count for the others"
+        await commits.fence([*commits._fenced])
+        assert fenced.total() == len(names), "what was fenced stays so"
+        assert len(commits._fenced) == 10
+
+
+async def test_a_fence_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def fence(producer: object, writer: str) -> None:
+        del producer
+        tried.append(writer)
+        if len(tried) == 1:
+            raise LogUnavailable("Kafka is away")
+
+    monkeypatch.setattr(group_commits, "_fence", fence)
+    async with commits_to("127.0.0.1:9") as (commits,):
+        with pytest.raises(LogUnavailable, match="Kafka is away"):
+            await commits.fence(["one"])
+        await commits.fence(["one"])
+        assert tried == ["one", "one"]
 
 
 # --- on Kafka
