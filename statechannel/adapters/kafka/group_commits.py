@@ -286,7 +286,7 @@ class _Writer:
         except TimeoutError:
             raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
         if self._spent:
-            await self._on_thread(self._ready)
+            await self._on_thread(self._end_spent)
 
     async def reading(self, job: Callable[..., T], *arguments: Any) -> T:
         """Do it on the thread that reads; only groups of this writer wait for it."""
@@ -322,7 +322,9 @@ class _Writer:
         for each in batch:
             offsets.setdefault(each.group, {}).update(each.offsets)
         try:
-            refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
+            refused = await self._on_thread(
+                self._transact, self.name, {group: [*its.values()] for group, its in offsets.items()}
+            )
         except (LogUnavailable, WriterFenced) as error:
             # never again under this name: to take it back would undo another client's fence
             self._trouble = str(error)
@@ -351,21 +353,25 @@ class _Writer:
             raise LogUnavailable(f"the writer {self.name} is closed") from None
         return await asyncio.wrap_future(running)
 
-    def _transact(self, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
-        """On the thread. A producer that failed is not used again."""
+    def _transact(self, name: str, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
+        """On the thread, under the name of when it was asked for. A producer that failed is not used again."""
         try:
-            return self._ready().commit_offsets(offsets)
+            return self._ready(name).commit_offsets(offsets)
         except BaseException:
             self._free()
             raise
 
-    def _ready(self) -> Transactions:
+    def _end_spent(self) -> None:
         """On the thread. What former writers have begun has ended then."""
         while self._spent:
             _fence(self._producer, self._spent[0])
             del self._spent[0]
+
+    def _ready(self, name: str) -> Transactions:
+        """On the thread, after what former writers have begun."""
+        self._end_spent()
         if self._transactions is None:
-            self._transactions = self._producer(self.name)
+            self._transactions = self._producer(name)
             try:
                 self._transactions.take_over()
             except LogError:

@@ -9,13 +9,14 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from typing import ClassVar, cast
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from loadmanager.client.http_router import HttpRouter
@@ -28,7 +29,7 @@ from loadmanager.consumers.coordinator.records import Partition
 from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka import group_commits
 from statechannel.adapters.kafka.group_commits import WRITERS, GroupCommits, GroupInUse, place_of
-from statechannel.adapters.kafka.transactions import SEND_S
+from statechannel.adapters.kafka.transactions import SEND_S, Transactions
 from statechannel.errors import LogUnavailable, TopicUnknown, WriterFenced
 from tests.faults import Cut, TcpProxy
 from tests.loadmanager.consumers.test_reset import GROUP, World, world
@@ -144,6 +145,53 @@ async def test_a_fence_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch
             await commits.fence(["one"])
         await commits.fence(["one"])
         assert tried == ["one", "one"]
+
+
+class Producer:
+    """Notes what it does under its name; its first commit fails while another job waits for the thread."""
+
+    done: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def take_over(self) -> None:
+        self.done.append(("taken over", self._name))
+
+    def commit_offsets(self, offsets: object) -> dict[str, KafkaError]:
+        del offsets
+        self.done.append(("committed", self._name))
+        if [what for what, _ in self.done].count("committed") == 1:
+            raise WriterFenced("a successor fenced it")
+        return {}
+
+    def drop(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+async def test_a_name_that_failed_makes_no_other_commit_whatever_waits_for_the_thread() -> None:
+    Producer.done.clear()
+    writer = group_commits._Writer(cast("Callable[[str], Transactions]", Producer), "groups-", LONG_S)
+    first, offsets, at_once = writer.name, [TopicPartition("orders", 0, 1)], threading.Event()
+    writer._thread.submit(at_once.wait, LONG_S)
+    writer._spent.append("former")
+    failing = asyncio.create_task(writer.commit("billing", offsets))
+    while not writer._sent:
+        await asyncio.sleep(0)
+    reading = asyncio.create_task(writer.until_ended("shipping"))
+    await asyncio.sleep(0)
+    at_once.set()
+    with pytest.raises(WriterFenced):
+        await failing
+    await reading
+    await writer.commit("billing", offsets)
+    writer.close()
+    assert Producer.done == [
+        ("taken over", "former"), ("taken over", first), ("committed", first),
+        ("taken over", first), ("taken over", writer.name), ("committed", writer.name),
+    ]  # fmt: skip
+    assert writer.name != first
 
 
 # --- on Kafka
