@@ -5,7 +5,8 @@ cannot overtake a later one of the same writer. And after `fence`, no commit of 
 even one that is in the network at the time.
 
 Groups whose offsets Kafka keeps in one partition of `__consumer_offsets` share a writer, and no others do. So a
-partition that has no leader delays no other group.
+partition that has no leader delays no group of another one. This holds if that topic has 50 partitions, the default of
+`offsets.topic.num.partitions`. With another number a partition may delay groups of others, which share its writer.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -50,8 +51,8 @@ one of its connections changes: so idle ones end soon."""
 AT_ONCE = 200
 """Commits in one transaction: each group in it costs two requests."""
 WRITERS = 50
-"""As many as `__consumer_offsets` has partitions by default. With another number groups share a writer that need not,
-or partitions with a common divisor do."""
+"""As many as `__consumer_offsets` has partitions by default. Its number is not asked for, which would need the right to
+describe that topic."""
 FENCES_AT_ONCE = 16
 """Each has a producer, with four threads, until it has ended."""
 FENCED_KEPT = 1_000
