@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from statechannel.errors import LogUnavailable
 from statechannel.ports import Log, Payload
 from statechannel.runtime.accumulator import BatchAccumulator, Outcome
 from statechannel.runtime.batching import RECORD_OVERHEAD_BYTES, BatchSettings, record_bytes
@@ -100,7 +102,12 @@ class AutoBatch(Generic[T, R]):
     def _begin(self, records: Sequence[T], settle: Callable[[Outcome[R | None]], None]) -> None:
         task = self._loop.create_task(self._written(records, settle))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._end, settle))
+
+    def _end(self, settle: Callable[[Outcome[R | None]], None], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            settle(LogUnavailable("the write of the batch was cancelled; its records may be stored or not"))
 
     async def _written(self, records: Sequence[T], settle: Callable[[Outcome[R | None]], None]) -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager import AutoBatch, BatchSettings
+from statechannel.errors import LogUnavailable
 from tests.pages import ROOT, blocks
 
 PAGE = "docs/how-to/batching.md"
@@ -57,3 +58,24 @@ async def test_what_the_function_raises_each_caller_gets_and_no_result_is_none()
             str(each) for each in await asyncio.gather(batch.send("bad"), batch.send("x"), return_exceptions=True)
         ] == ["it does not take that"] * 2
         assert await asyncio.to_thread(batch.send_blocking, "good", 20.0) is None
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_write_that_is_cancelled_answers_its_callers_and_gives_its_bytes_back(is_begun: bool) -> None:
+    """Its own doing, or that of a loop that ends."""
+
+    async def write(records: list[str]) -> None:
+        del records
+        raise asyncio.CancelledError
+
+    async with AutoBatch[str, None](write, BatchSettings(batch_max_delay_ms=1)) as batch:
+        sending = asyncio.create_task(batch.send("x"))
+        if not is_begun:
+            async with asyncio.timeout(20):
+                while not batch._tasks:
+                    await asyncio.sleep(0)
+            next(iter(batch._tasks)).cancel()
+        with pytest.raises(LogUnavailable, match="was cancelled"):
+            async with asyncio.timeout(20):
+                await sending
+        assert batch.held_bytes == 0
