@@ -143,7 +143,13 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
     next_offset = node.channel.table.next_offset
-    yield gauge("clock_offset_seconds", "This clock minus the median of live brokers", node.time.offset_ms() / 1000)
+    reports_ms = {
+        load.broker.name: load.sampled_ms - appended_ms
+        for load, appended_ms in node.views.brokers.appended()
+        if node.membership.peer(load.broker) is not None
+    }
+    offset_s = node.time.offset_ms(reports_ms) / 1000
+    yield gauge("clock_offset_seconds", "This clock minus the median of live brokers", offset_s)
     yield gauge(
         "channel_owned_partitions", "Channel partitions whose snapshots this broker writes", len(owner.leases.held)
     )

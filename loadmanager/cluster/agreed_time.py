@@ -5,12 +5,15 @@ its own clock. While a live broker's clock is further away than `APART_MS`, ther
 trimmed: which of the two is right is not known. Without other live brokers, the agreed time starts from the last
 record of another broker, or from what the channel showed at the start. It advances by elapsed monotonic time, never
 beyond this broker's wall clock. Pure: the shell gives records and clocks.
+
+In a quiet cluster brokers write only load reports. Each has its sender's time and the log's, so the clocks can be
+compared however late a report is read. Only `offset_ms` uses them: on SQLite the log's time is the sender's too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from statechannel.law.verdict import Change
@@ -62,12 +65,17 @@ class AgreedTime:
         if len(self._heard) > KNOWN_AT_MOST:
             del self._heard[next(iter(self._heard))]
 
-    def offset_ms(self) -> int:
+    def offset_ms(self, reports_ms: Mapping[str, int]) -> int:
         """How far this broker's clock is ahead of the median of the live brokers' clocks, its own among them.
 
-        Of three or more clocks the wrong one is far from the median. Two are equally far from it.
+        `reports_ms` is how far each live broker's clock was ahead of the log's at its last load report. It counts for
+        brokers without a fresh record in the channel. Of three or more clocks the wrong one is far from the median. Two
+        are equally far from it.
         """
-        return -round(median([0, *self._ahead_ms().values()]))
+        others_ms = dict(reports_ms)
+        own_ms = others_ms.pop(self._name, None)
+        reported = {} if own_ms is None else {name: ms - own_ms for name, ms in others_ms.items()}
+        return -round(median([0, *(reported | self._ahead_ms()).values()]))
 
     def apart_ms(self) -> dict[str, int]:
         """How far each live broker's clock is ahead of this one's, if that is more than `APART_MS`."""

@@ -1,9 +1,9 @@
 """Decides when a broker reports its load, and which means it reports. Pure: it is given samples and the time.
 
 A broker reports at once when it starts; then, at most every `min_interval_s`, when a relevant change occurred, and at
-least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). It has three more triggers than
-Pulsar: its set of bundles changed, the shares of its hottest bundles shifted, or its own report has vanished from the
-view (it was deleted, or the topic was lost).
+least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). It has four more triggers than
+Pulsar: its set of bundles changed, the shares of its hottest bundles shifted, its wall clock was set, or its own report
+has vanished from the view (it was deleted, or the topic was lost).
 
 It reports the mean load of the bundles that it holds now, over a window of samples with other bundles. After each move
 a plain mean is wrong for a whole window: it still counts the bundle that left, and only part of the one that came. So
@@ -203,6 +203,10 @@ def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:
     return BundleLoad(counts.keys, counts.sessions, in_msg, out_msg, in_bytes, out_bytes, cpu)
 
 
+CLOCK_SET_MS = 10_000
+"""The wall clock was set if it moved more than this against the clock that only runs forward. Others learn of a wrong
+clock, and of a corrected one, by the next report."""
+
 _UNWEIGHTED = Weights(memory=1.0)
 _MSG_FLOOR = 1.0
 _BYTES_FLOOR = 1024.0
@@ -210,11 +214,12 @@ _BYTES_FLOOR = 1024.0
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The two values to publish, and the bundles they cover."""
+    """The two values to publish, and the bundles they cover. `wall_ahead_ms`: the wall clock minus that of `now_ms`."""
 
     broker: BrokerLoadData
     top: TopBundlesLoadData
     held: frozenset[Bundle]
+    wall_ahead_ms: int
 
 
 class Publish(msgspec.Struct, frozen=True):
@@ -294,9 +299,8 @@ class Reporter:
         spread = tuple(bundle for bundle in self.spread if bundle in last.held)
         chosen += [bundle for bundle in spread if bundle not in chosen]
         top = tuple(LoadedBundle(bundle, self._window.mean_of(bundle)) for bundle in chosen)
-        return Report(
-            broker, TopBundlesLoadData(self._broker, last.sample.at_ms, top, total, len(last.held), spread), last.held
-        )
+        data = TopBundlesLoadData(self._broker, last.sample.at_ms, top, total, len(last.held), spread)
+        return Report(broker, data, last.held, last.sample.at_ms - last.now_ms)
 
     def mean_of(self, bundle: Bundle, latest: BundleLoad) -> BundleLoad:
         """A held bundle's mean over the window, hottest keys too; `latest` itself if it is not held.
@@ -331,6 +335,8 @@ class Reporter:
 
 def what_changed(last: Report, now: Report, threshold: float) -> str | None:
     """The first change that others should know of, in words; None if there is none. `threshold` is a fraction."""
+    if abs(set_ms := now.wall_ahead_ms - last.wall_ahead_ms) > CLOCK_SET_MS:
+        return f"the wall clock was set {'ahead' if set_ms > 0 else 'back'} by {abs(set_ms) / 1000:.0f} s"
     if last.held != now.held:
         return f"bundles: {len(now.held - last.held)} came, {len(last.held - now.held)} went, {len(now.held)} held"
     if set(now.top.spread) - set(last.top.spread):

@@ -122,6 +122,11 @@ class TableView(Mapping[str, T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def appended(self) -> list[tuple[T, int]]:
+        """Each value with the log's time of its entry, in ms."""
+        fold = self._fold
+        return [] if fold is None else [(value, fold.appended_ms(key)) for key, value in self.items()]
+
     # --- writing
 
     async def put(self, key: str, value: T) -> None:

@@ -36,12 +36,14 @@ class Skipped(msgspec.Struct, frozen=True):
 class _Held(msgspec.Struct, Generic[T], frozen=True):
     """The newest readable value (None once expired, or if there never was one), and when the key's entries came.
 
-    `value_ms` is the time of that value, `entry_ms` that of the newest entry, readable or not.
+    `value_ms` is the time of that value, `entry_ms` that of the newest entry, readable or not. `appended_ms` is the
+    log's time of the value's entry.
     """
 
     value: T | None
     value_ms: int
     entry_ms: int
+    appended_ms: int
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -77,10 +79,10 @@ class ViewFold(Generic[T]):
             value = self._decode(entry.value)
         except Exception as error:  # noqa: BLE001 - whatever a foreign value does to the decoder, the view goes on
             held = self._held.get(key)
-            kept = (held.value, held.value_ms) if held else (None, since_ms)
-            self._held[key] = _Held(*kept, since_ms)
+            kept = held or _Held(None, since_ms, since_ms, 0)
+            self._held[key] = msgspec.structs.replace(kept, entry_ms=since_ms)
             return Skipped(entry.partition, entry.offset, f"the value of {key!r} cannot be read: {error}")
-        self._held[key] = _Held(value, since_ms, since_ms)
+        self._held[key] = _Held(value, since_ms, since_ms, entry.appended_ms)
         return Changed(key, old, self.get(key, now_ms))
 
     def _key(self, entry: LogEntry) -> str | None:
@@ -96,6 +98,10 @@ class ViewFold(Generic[T]):
         held = self._held.get(key)
         return None if held is None or self._too_old(held.value_ms, now_ms) else held.value
 
+    def appended_ms(self, key: str) -> int:
+        """The log's time of a shown key's value."""
+        return self._held[key].appended_ms
+
     def shown(self, now_ms: int) -> Iterator[str]:
         """The keys that have a value at this time, as of the call."""
         return (key for key in tuple(self._held) if self.get(key, now_ms) is not None)
@@ -105,7 +111,7 @@ class ViewFold(Generic[T]):
         gone: list[Changed[T]] = []
         for key, held in tuple(self._held.items()):
             if held.value is not None and self._too_old(held.value_ms, now_ms):
-                self._held[key] = _Held(None, held.value_ms, held.entry_ms)
+                self._held[key] = msgspec.structs.replace(held, value=None)
                 gone.append(Changed(key, held.value, None))
         return gone
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadmanager.cluster import agreed_time
 from tests.api.conftest import Cluster
 from tests.api.test_own_routes import ROOT, samples
 
@@ -83,6 +86,29 @@ async def test_figures_that_depend_on_time_are_there(cluster: Cluster) -> None:
     assert found["loadmanager_members_without_load"] == found["loadmanager_bundles_orphaned"] == 0
     assert 0 <= found["loadmanager_load_oldest_age_seconds"] < 60
     assert found["loadmanager_load_usage_ratio"] >= 0
+
+
+async def test_a_wrong_clock_shows_while_no_broker_writes_to_the_channel(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(3)
+    names, view = [broker.name for broker in cluster.brokers], cluster.brokers[0].node.views.brokers
+    await cluster.until(lambda: all(name in view for name in names))
+    monkeypatch.setattr(agreed_time, "FRESH_S", 0.0)  # the records of the start count no more
+    for name, off_ms in zip(names, (0, 100_000, 0), strict=True):
+        load = view[name]
+        await view.put(name, msgspec.structs.replace(load, sampled_ms=load.sampled_ms + off_ms))
+    await view.catch_up()
+
+    async def offset_s() -> float:
+        return samples((await cluster.ask("GET", "/metrics", at=1))[1])["loadmanager_clock_offset_seconds"]
+
+    other = cluster.brokers[1].node.views.brokers
+    await other.catch_up()
+    assert 95 < await offset_s() < 105
+    await view.delete(names[1])
+    await other.catch_up()
+    assert await offset_s() == 0
 
 
 async def test_histograms_are_as_prometheus_reads_them(cluster: Cluster) -> None:

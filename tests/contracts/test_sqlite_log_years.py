@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from statechannel.adapters.sqlite import log_reader, log_tables, log_writer
+from statechannel.adapters.sqlite import log_file, log_reader, log_tables, log_writer
 from statechannel.adapters.sqlite.file import APPLICATION_ID
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.adapters.sqlite.log_tables import OFFSET_BITS
+from statechannel.adapters.sqlite.log_tables import CHUNKS_AT_ONCE, OFFSET_BITS
 from statechannel.adapters.sqlite.log_writer import Sweeper
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch, Trimmed, WriterFenced
 from statechannel.ports import LogEntry, Payload, TopicSpec
@@ -52,6 +52,21 @@ async def drain(reading: AsyncIterator[Sequence[LogEntry]], seen: list[str]) -> 
 
 
 # --- room
+async def test_a_reader_of_the_file_that_works_slowly_does_not_keep_the_write_ahead_log(path):
+    async with opened_log(path) as log:
+        for number in range(2 * CHUNKS_AT_ONCE + 1):
+            await log.append(TOPIC, 0, values(str(number)))
+        with log_file.opened(path) as db:
+            topic = log_file.stored_topic(db, TOPIC)
+            assert topic is not None
+            found = [next(reading := log_file.runs(db, topic, 0, 1, 1_000))]
+            async with asyncio.timeout(WAIT_S):
+                while rows(path, "PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # busy, at most as long as the log reads
+                    await asyncio.sleep(0.005)
+            found += reading
+    assert [run.first for run in found] == list(range(1, 2 * CHUNKS_AT_ONCE + 1))
+
+
 async def test_the_file_does_not_grow_over_many_rounds_of_appends_and_trims(path):
     """Each of 40 rounds appends 2 MB, in chunks of very different sizes, and trims those of the round before."""
     async with opened_log(path) as log:

@@ -42,6 +42,15 @@ def shown(fold: ViewFold[int], now_ms: int) -> dict[str, int | None]:
 # --- the fold
 
 
+def test_a_value_has_the_time_of_its_own_entry() -> None:
+    fold = ViewFold(read_number, 1, TTL_MS)
+    fold.apply(entry("a", b"1", 0, appended_ms=70), 0)
+    fold.apply(entry("a", b"unreadable", 1, appended_ms=90), 10)
+    assert fold.appended_ms("a") == 70
+    fold.apply(entry("a", b"2", 2, appended_ms=60), 20)
+    assert fold.appended_ms("a") == 60
+
+
 writes = st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 99)), max_size=40)
 
 

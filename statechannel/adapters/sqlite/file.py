@@ -185,7 +185,9 @@ class SqliteFile:
         self._transactions += 1
         if self._transactions % _WAL_LOOKED_AT == 0:
             size = wal_bytes(self.path)
-            if size > max(WAL_LARGE_BYTES, 2 * self._warned_bytes):
+            if size <= WAL_LARGE_BYTES:
+                self._warned_bytes = 0
+            elif size > 2 * self._warned_bytes:
                 _log.warning("%s", wal_is_large(self.path, size))
                 self._warned_bytes = size
 
@@ -250,11 +252,15 @@ def wal_bytes(path: Path) -> int:
 
 
 def wal_is_large(path: Path, size_bytes: int) -> str:
-    """Names the readers that keep SQLite from emptying the write-ahead log, and says what to do."""
+    """Names the readers that keep SQLite from emptying the write-ahead log, and says what to do.
+
+    Writers go on, and the file grows until the reader ends: SQLite keeps every page since its snapshot.
+    """
     readers = holders_of(f"{path}-shm", _READERS) or ["some process"]
     return (
         f"{path}-wal has {size_bytes >> 20:,} MiB and grows: {', '.join(readers)} reads within a transaction that does "
-        "not end; end that transaction or process"
+        "not end; end that transaction or process (`kill -CONT PID` resumes a stopped one, `kill -KILL PID` ends it): "
+        "SQLite cuts the file back only then"
     )
 
 

@@ -60,15 +60,13 @@ def runs(db: sqlite3.Connection, topic: StoredTopic, partition: int, start: int,
     """
     base = topic.partition_id(partition) << OFFSET_BITS
     start = max(start, begins(db, topic)[partition])
-    chunks = chunks_between(db, base, start, before)
-    with contextlib.closing(chunks):
-        try:
-            for first, appended_ms, rows in chunks:
-                low, high = max(0, start - first), before - first
-                if low < len(rows):
-                    yield Run(first + low, appended_ms, rows[low:high])
-        except msgspec.DecodeError as error:
-            raise ForeignFile(f"a chunk of {topic.name}/{partition} is damaged: {error}; restore the file") from error
+    try:
+        for first, appended_ms, rows in chunks_between(db, base, start, before):
+            low, high = max(0, start - first), before - first
+            if low < len(rows):
+                yield Run(first + low, appended_ms, rows[low:high])
+    except msgspec.DecodeError as error:
+        raise ForeignFile(f"a chunk of {topic.name}/{partition} is damaged: {error}; restore the file") from error
 
 
 def _is_open(path: Path) -> bool:

@@ -84,6 +84,7 @@ def check_topic(topic: StoredTopic, spec: TopicSpec) -> None:
 MAX_PAYLOAD_BYTES = 1 << 20
 CHUNK_ENTRIES = 1_000
 CHUNK_BYTES = 1 << 20
+CHUNKS_AT_ONCE = 16
 _ENTRY_OVERHEAD_BYTES = 64
 
 # Few statements in a transaction: at each this thread may wait for the interpreter lock, and other writers for us.
@@ -271,15 +272,14 @@ def chunks_between(
 ) -> Generator[tuple[int, int, list[tuple[bytes | None, bytes | None]]]]:
     """First offset, time and entries of each chunk that has entries in `[start, before)`.
 
-    `base` is the place of the partition's offset 0. Close the generator: its statement keeps a snapshot, and SQLite's
-    write-ahead log would grow.
+    `base` is the place of the partition's offset 0. No statement is open while the caller works: it would keep a
+    snapshot, and SQLite's write-ahead log would grow for as long as the caller is slow or stopped.
     """
-    cursor = db.execute(_NEXT_CHUNKS, (_chunk_with(db, base, base + start), base + before - 1))
-    try:
-        for place, appended_ms, blob in cursor:
-            yield place - base, appended_ms, _decode(blob)
-    finally:
-        cursor.close()
+    place, last = _chunk_with(db, base, base + start), base + before - 1
+    while rows := db.execute(f"{_NEXT_CHUNKS} LIMIT {CHUNKS_AT_ONCE}", (place, last)).fetchall():
+        for chunk_place, appended_ms, blob in rows:
+            yield chunk_place - base, appended_ms, _decode(blob)
+        place = rows[-1][0] + 1
 
 
 class Batch(msgspec.Struct, gc=False):

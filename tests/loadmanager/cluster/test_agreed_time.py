@@ -154,6 +154,26 @@ def test_the_clock_that_is_wrong_is_far_from_the_median(own_ms: int, others_ms: 
     clocks = Clocks(own_ms)
     for number, off_ms in enumerate(others_ms):
         clocks.hear(f"b:{number}", off_ms)
-    assert clocks.time.offset_ms() == offset_ms
+    assert clocks.time.offset_ms({}) == offset_ms
     clocks.s += FRESH_S + 1
-    assert clocks.time.offset_ms() == 0, "who is silent is no measure"
+    assert clocks.time.offset_ms({}) == 0, "a broker that neither writes nor reports is not compared"
+
+
+@pytest.mark.parametrize(
+    ("reports_ms", "offset_ms"),
+    [
+        ({"a:1": 40_000, "b:1": -10, "c:1": 10}, 39_990),
+        ({"a:1": -7_000, "b:1": -7_000, "c:1": 33_000}, 0),
+        ({"b:1": 40_000, "c:1": 40_000}, 0),  # this broker has not reported yet
+    ],
+)
+def test_without_records_in_the_channel_load_reports_compare_the_clocks(
+    reports_ms: dict[str, int], offset_ms: int
+) -> None:
+    assert Clocks().time.offset_ms(reports_ms) == offset_ms
+
+
+def test_a_fresh_record_counts_before_a_load_report() -> None:
+    clocks = Clocks()
+    clocks.hear("b:1", 4_000)
+    assert clocks.time.offset_ms({"a:1": 0, "b:1": 90_000}) == -2_000

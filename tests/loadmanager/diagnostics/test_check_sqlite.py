@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +80,58 @@ async def test_a_write_ahead_log_that_a_reader_keeps_is_reported_by_broker_and_c
     assert process in found
     assert "reads within a transaction that does not end -> end that transaction or process" in found
     await log.close()
+
+
+async def test_a_stopped_reader_of_the_coordination_file_is_named_until_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    path, large_bytes = tmp_path / "co.db", 6_000_000  # above 1,000 pages, at which SQLite empties the log
+    for module in (sqlite_audit, sqlite_file):
+        monkeypatch.setattr(module, "WAL_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(sqlite_file, "_WAL_LOOKED_AT", 1)
+    monkeypatch.setattr(sqlite_file, "_WAL_KEPT_BYTES", 100_000)
+    coordination = SqliteCoordination(path)
+    await coordination.start(5)
+    await coordination.identify("here", "log-1")
+    broker = await coordination.start_incarnation("a:1", 0)
+    await coordination.register(broker, b"")
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "co.db-wal" in record.getMessage()]
+
+    for number in (1, 2):  # a second reader is reported like the first
+        with stopped_reader(path) as process:
+            named = re.compile(rf"process {process} \([^)]*, stopped\).* reads within a transaction that does not end")
+            while len(warnings()) < number:
+                await coordination.prove(broker)
+            assert named.search(warnings()[-1])
+            assert sqlite_file.wal_bytes(path) < 1.5 * large_bytes
+            found = texts(audit_coordination_file(path, "here", mounts=lambda: LOCAL), Severity.WARNING)
+            assert named.search(found)
+            assert "-> end that transaction or process (`kill -CONT PID` resumes a stopped one" in found
+        while sqlite_file.wal_bytes(path) > large_bytes:
+            await coordination.prove(broker)
+        await coordination.prove(broker)
+        found = texts(audit_coordination_file(path, "here", mounts=lambda: LOCAL), Severity.WARNING)
+        assert "co.db-wal" not in found
+    await coordination.close()
+
+
+@contextmanager
+def stopped_reader(path: Path) -> Iterator[int]:
+    """A process that was stopped within a transaction in which it read the file; killed at the end."""
+    code = (
+        "import os, signal, sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('BEGIN'); db.execute('SELECT * FROM sessions').fetchall()\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
+        try:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            yield process.pid
+        finally:
+            process.kill()
 
 
 async def test_files_at_rest_are_read_without_a_trace(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ def reported(first: Sample) -> Reporter:
 
 def after(first: Sample, then: Sample, now_ms: int = 10_000, shown: bool = True) -> Publish | Hold:
     reporter = reported(first)
-    reporter.observe(then, now_ms)
+    reporter.observe(msgspec.structs.replace(then, at_ms=now_ms + then.at_ms), now_ms)
     return reporter.decide(now_ms, shown=shown)
 
 
@@ -70,6 +71,14 @@ def test_a_report_that_was_not_written_is_due_again() -> None:
     reporter = Reporter(B1, SETTINGS)
     reporter.observe(sample(), 0)
     assert reporter.decide(0, shown=False) == reporter.decide(1, shown=False)
+
+
+@pytest.mark.parametrize(("set_ms", "way"), [(30_000, "ahead"), (-30_000, "back")])
+def test_a_wall_clock_that_was_set_is_reported(set_ms: int, way: str) -> None:
+    decision = after(sample(), msgspec.structs.replace(sample(), at_ms=set_ms))
+    assert isinstance(decision, Publish)
+    assert decision.reason == f"the wall clock was set {way} by 30 s"
+    assert isinstance(after(sample(), msgspec.structs.replace(sample(), at_ms=set_ms // 10)), Hold)
 
 
 def test_without_a_change_it_is_silent_until_the_maximum_interval() -> None:
