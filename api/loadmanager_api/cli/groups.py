@@ -85,7 +85,8 @@ def describe(remote: Remote, group: str) -> None:
     if not remote.for_people:
         show_answer(remote, {**found, "members": members})
         return
-    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
+    place = ("group", "coordinator", "creator")
+    shown = (*place, "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
     echo("")
     its = ("partitions", "giving up", "capacity", "rack", "name", "session s", "reads")

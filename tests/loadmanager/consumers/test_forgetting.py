@@ -13,11 +13,11 @@ from loadmanager.broker.serving import Claim
 from loadmanager.consumers.coordinator import lag_topic, service
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
-from loadmanager.consumers.coordinator.messages import Beat
-from loadmanager.consumers.coordinator.records import Subscription
+from loadmanager.consumers.coordinator.messages import Beat, Refusal, Why
+from loadmanager.consumers.coordinator.records import Settings, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.errors import Conflict, Forbidden, Invalid, NotFound
 from loadmanager.testing import NAMESPACE
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
@@ -116,6 +116,50 @@ async def test_a_namespace_has_so_many_groups(tmp_path: Path, monkeypatch: pytes
         await coordinator.leave(named(1), "a")
         await coordinator.delete(named(1))
         await coordinator.heartbeat(named(3), "a", BEAT)
+
+
+async def test_a_principal_creates_so_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "CREATED", 2)
+    async with AsyncExitStack() as stack:
+        first = await owning(stack, tmp_path, 1)
+        await first.heartbeat(named(0), "a", BEAT)
+        for number in (1, 2):
+            await first.heartbeat(named(number), "a", BEAT, creator="ann")
+        says = "ann has created 2 groups that are still there, the most for one principal: groups delete removes one"
+        with pytest.raises(Forbidden, match=says):
+            await first.heartbeat(named(3), "a", BEAT, creator="ann")
+        with pytest.raises(Forbidden, match=says):
+            await first.configure(named(3), Settings(strategy="AVG"), "ann")
+        with pytest.raises(NotFound):
+            await first.describe(named(3))
+        await first.heartbeat(named(0), "b", BEAT, creator="ann")
+        await first.heartbeat(named(4), "a", BEAT, creator="bob")
+        await first.heartbeat(named(5), "a", BEAT)
+        later = await owning(stack, tmp_path, 2)
+        assert (await later.describe(named(1))).creator == "ann"
+        with pytest.raises(Forbidden, match=says):
+            await later.heartbeat(named(3), "a", BEAT, creator="ann")
+        await later.leave(named(1), "a")
+        await later.delete(named(1))
+        await later.heartbeat(named(3), "a", BEAT, creator="ann")
+        assert (await later.describe(named(3))).creator == "ann"
+
+
+async def test_what_is_refused_creates_no_group(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1)
+        with pytest.raises(Invalid):
+            await coordinator.heartbeat(named(1), "a", Beat(Subscription(("a/b",))))
+        with pytest.raises(Invalid):
+            await coordinator.configure(named(1), Settings(strategy="NONE"))
+        for beat in (Beat(Subscription(("orders",), version=9)), Beat(Subscription(("orders",)), epoch=7)):
+            assert isinstance(await coordinator.heartbeat(named(1), "a", beat), Refusal)
+        refused = await coordinator.commit(named(1), "a", 7, 1, {("orders", 0): 5})
+        assert refused["orders", 0].why is Why.UNKNOWN_MEMBER
+        await coordinator.leave(named(1), "a")
+        with pytest.raises(NotFound):
+            await coordinator.describe(named(1))
+        assert [*coordinator.groups()] == []
 
 
 class Held(SqliteLog):
