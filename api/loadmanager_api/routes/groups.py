@@ -323,10 +323,12 @@ async def delete_group(
     tenant: str,
     namespace: str,
     consumer_group: Name,
+    offsets: Annotated[bool, Query(description="delete its committed offsets in Kafka too")] = False,
 ) -> Response | None:
-    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire."""
+    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire; with `offsets`
+    they are deleted now."""
     key = _key(tenant, namespace, consumer_group)
-    return await _changed(request, node, key, lambda coordinator: coordinator.delete(key.full_name))
+    return await _changed(request, node, key, lambda coordinator: coordinator.delete(key.full_name, offsets=offsets))
 
 
 @router.post(f"{GROUP}/rebalance", status_code=204, response_model=None, responses=answers(307, 404, 412))

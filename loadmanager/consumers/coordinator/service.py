@@ -125,6 +125,8 @@ class Coordinator:
         self._look = asyncio.Event()
         self._keep_every_s = UNKNOWN_S
         self._keeping: set[str] = set()
+        self._deleting = set[str]()
+        """Groups whose offsets are being deleted: no member may join, and nothing be committed."""
         self._settled = set[str]()
         """Groups of which a commit has ended a moment ago."""
         self._at_once = WeakValueDictionary[str, asyncio.Semaphore]()
@@ -289,14 +291,32 @@ class Coordinator:
                 raise Unavailable(f"{who} did not stop within {timeout_s:g} s: no offset of {name} was changed")
             await self._commit_free(name, hosted, offsets)
 
-    async def delete(self, name: str) -> None:
-        """Forget a group without members, with its settings. Kafka deletes its offsets when they expire.
+    async def delete(self, name: str, *, offsets: bool = False) -> None:
+        """Forget a group without members, with its settings. Kafka deletes its offsets when they expire; with
+        `offsets` they are deleted first, also of a group that is known to Kafka alone.
 
-        Raises as `describe`; Conflict if it has members, or is being reset; LogUnavailable if the reports of its lag
-        cannot be deleted now.
+        Raises as `describe`; Conflict if it has members, or is being reset; LogUnavailable if the reports of its lag,
+        or its offsets, cannot be deleted now.
         """
         async with self.broker.admit(name) as claim:
-            await self._forget(name, self._group(name, claim))
+            if not offsets:
+                await self._forget(name, self._group(name, claim))
+                return
+            hosted = self._known(name, claim)
+            if hosted is not None:
+                self._check_idle(name, hosted)
+            self._deleting.add(name)
+            try:
+                if hosted is not None:
+                    await hosted.until_all_stored()
+                    self._check_idle(name, hosted)
+                had_offsets = await self._topics.delete(name)
+                if hosted is not None:
+                    await self._forget(name, hosted)
+            finally:
+                self._deleting.discard(name)
+            if hosted is None and not had_offsets:
+                raise NotFound(f"no group is called {_id_of(name)}, and Kafka has no offsets of it")
 
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
@@ -422,7 +442,10 @@ class Coordinator:
                     return
 
     def _known(self, name: str, claim: Admitted) -> Hosted | None:
-        """The group; None if there is none. Raises NotServing if the groups of its bundle are not loaded."""
+        """The group; None if there is none. Raises NotServing if the groups of its bundle are not loaded, or if its
+        offsets are being deleted."""
+        if name in self._deleting:
+            raise NotServing(f"the offsets of {name} are being deleted: try again", 0.1)
         hosted = self._hosted.get(name)
         if (self._bundles.get(claim.bundle) if hosted is None else hosted.token) != claim.token:
             raise NotServing(f"the groups of {claim.bundle} are not loaded")
@@ -614,7 +637,7 @@ class Coordinator:
         at_once = self._at_once.setdefault(self._topics.writer(name), asyncio.Semaphore(KEPT_AT_ONCE))
         try:
             async with at_once, self.broker.admit(name) as claim:
-                if hosted.is_gone or claim.token != hosted.token:
+                if hosted.is_gone or claim.token != hosted.token or name in self._deleting:
                     return
                 sizes = dict(self._sizes)
                 partitions = hosted.to_keep(sizes)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.broker.serving import Claim
+from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.coordinator import lag_topic, service
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
@@ -19,6 +20,7 @@ from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import Conflict, Forbidden, Invalid, NotFound
 from loadmanager.testing import NAMESPACE
+from statechannel.adapters.kafka.group_commits import GroupInUse
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle, even_boundaries, tile
@@ -52,8 +54,10 @@ def named(number: int) -> str:
     return f"persistent://{NAMESPACE}/run-{number}"
 
 
-async def owning(stack: AsyncExitStack, directory: Path, number: int, retention_s: float = LONG_S) -> Coordinator:
-    found = await running(stack, directory, KnownTopics(), retention_s=retention_s)
+async def owning(
+    stack: AsyncExitStack, directory: Path, number: int, retention_s: float = LONG_S, topics: KnownTopics | None = None
+) -> Coordinator:
+    found = await running(stack, directory, topics or KnownTopics(), retention_s=retention_s)
     owner = Owner(Token(1, 0, number))
     found.attached(owner)
     await found.acquire(BUNDLE, owner.owned.token, None)
@@ -160,6 +164,56 @@ async def test_what_is_refused_creates_no_group(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await coordinator.describe(named(1))
         assert [*coordinator.groups()] == []
+
+
+class Deleting(KnownTopics):
+    """Deletes offsets when it is `free`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.free = asyncio.Event(), asyncio.Event()
+
+    async def delete(self, group: str) -> bool:
+        self.begun.set()
+        await self.free.wait()
+        return await super().delete(group)
+
+
+async def test_while_offsets_are_deleted_no_member_joins_and_none_is_committed(tmp_path: Path) -> None:
+    topics = Deleting()
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1, topics=topics)
+        await coordinator.heartbeat(named(1), "a", BEAT)
+        with pytest.raises(Conflict, match="has 1 members"):
+            await coordinator.delete(named(1), offsets=True)
+        await coordinator.leave(named(1), "a")
+        topics.committed = {("orders", 0): 7}
+        deleting = asyncio.create_task(coordinator.delete(named(1), offsets=True))
+        await topics.begun.wait()
+        with pytest.raises(NotServing, match="are being deleted"):
+            await coordinator.heartbeat(named(1), "b", BEAT)
+        with pytest.raises(NotServing, match="are being deleted"):
+            await coordinator.reset(named(1), {("orders", 0): 5}, 1.0)
+        await coordinator.heartbeat(named(2), "b", BEAT)
+        topics.free.set()
+        await deleting
+        assert topics.committed == {}
+        assert [*coordinator.groups()] == [named(2)]
+        await coordinator.heartbeat(named(1), "b", BEAT)
+
+
+async def test_a_group_whose_offsets_kafka_keeps_is_not_forgotten(tmp_path: Path) -> None:
+    topics = Deleting()
+    topics.in_use = True
+    topics.free.set()
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1, topics=topics)
+        await coordinator.heartbeat(named(1), "a", BEAT)
+        await coordinator.leave(named(1), "a")
+        with pytest.raises(GroupInUse):
+            await coordinator.delete(named(1), offsets=True)
+        await coordinator.heartbeat(named(1), "b", BEAT)
+        assert [*coordinator.groups()] == [named(1)]
 
 
 class Held(SqliteLog):
