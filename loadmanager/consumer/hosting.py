@@ -60,6 +60,10 @@ class KafkaTopics:
         """As `Topics` says. Raises GroupInUse if the group has members of Kafka's own protocols."""
         await self._commits.commit(group.partition("://")[2], offsets, pulled)
 
+    async def delete(self, group: str) -> bool:
+        """As `Topics` says. Raises GroupInUse as `commit`."""
+        return await self._commits.delete(group.partition("://")[2])
+
 
 class GroupHost(Coordinator):
     """A coordinator that opens its store and its Kafka clients when it is attached to a broker."""

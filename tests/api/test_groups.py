@@ -454,6 +454,24 @@ async def test_the_command_reads_a_configuration(world: World, tmp_path: Path) -
     assert (shown.exit_code, all(each.lower() in shown.stderr for each in STRATEGIES)) == (2, True), shown.output
 
 
+async def test_a_group_is_deleted_with_its_offsets_only_if_that_is_asked_for(world: World) -> None:
+    refused = await world.cli("delete", GROUP, "--offsets", "--yes")
+    assert (refused.exit_code != 0, "has 2 members" in refused.stderr) == (True, True), refused.output
+    assert (await world.ask("DELETE", AT + "?offsets=perhaps"))[0] == 400
+    owner = world.cluster.owner(GROUP)
+    assert owner is not None
+    for name in ("a", "b"):
+        await world.cluster.host(owner).leave(f"persistent://{GROUP}", name)
+    kept = await world.cli("delete", GROUP, "--yes")
+    assert "Kafka keeps its offsets until they expire" in kept.stdout, kept.output
+    assert world.topics.committed
+    deleted = await world.cli("delete", GROUP, "--offsets", "--yes")
+    assert "is deleted with its offsets" in deleted.stdout, deleted.output
+    assert not world.topics.committed
+    gone = await world.cli("delete", GROUP, "--offsets", "--yes")
+    assert "Kafka has no offsets of it" in gone.stderr, gone.output
+
+
 def test_the_command_knows_all_strategies() -> None:
     assert cli_groups.STRATEGIES == STRATEGIES
 

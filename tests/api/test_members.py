@@ -203,6 +203,10 @@ async def test_members_need_the_role_of_a_client_in_their_namespace(tmp_path: Pa
         with pytest.raises(Forbidden, match="ann is not client in any namespace"):
             await beat("ann")
         assert isinstance(await beat("root"), Answer)
+        group = f"persistent://{NAMESPACE}/billing"
+        owner = cluster.owner(group)
+        assert owner is not None
+        assert (await cluster.host(owner).describe(group)).creator == "root"
         headers = {"Authorization": f"Bearer {issuer.token('ann')}"}
         verify = ssl.create_default_context(cafile=certificates.ca)
         async with aiohttp.ClientSession(headers=headers) as session:

@@ -63,6 +63,12 @@ class Sender(msgspec.Struct, frozen=True):
         return said if said and self.how == UNVERIFIED else self.name
 
 
+def proven_name(scope: Any) -> str:
+    """The name of the request's principal; empty where there is no authentication."""
+    principal: Principal | None = scope.get(PRINCIPAL)
+    return "" if principal is None else principal.name
+
+
 def sender_of(scope: Any) -> Sender:
     """The sender of the request with this ASGI scope."""
     client = scope.get("client")

@@ -14,7 +14,7 @@ from loadmanager_api.cli.names import NameType, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts, shows
 from loadmanager_api.cli.printing import age, done, echo, show, show_answer, show_pairs
 from loadmanager_api.cli.remote import Remote
-from loadmanager_api.cli.requests import Request, commands
+from loadmanager_api.cli.requests import Given, Request, commands
 
 STRATEGIES = (
     "STICKY", "WEIGHTED_STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM_NEARBY-AVG",
@@ -44,6 +44,11 @@ _OF_ANY = click.argument("group", callback=_without_scheme)
 _AT = "/v1/groups/{group}"
 _DIVIDERS = {"server": "coordinator", "client": "members"}
 
+
+def _with_offsets(given: Given) -> str:
+    return " with its offsets" if given["offsets"] else ""
+
+
 ROWS = (
     Request("list", "GET /v1/groups", "List consumer groups: those that brokers coordinate, and Kafka's own.",
         (click.option("-c", "--coordinated", is_flag=True,
@@ -52,8 +57,10 @@ ROWS = (
         empty="no consumer groups"),
     Request("delete", f"DELETE {_AT}",
         "Forget a group without members, with its settings. Kafka deletes its offsets when they expire.",
-        (_COORDINATED,), confirm="This forgets {group} with its settings",
-        done="{group} is deleted; Kafka keeps its offsets until they expire"),
+        (_COORDINATED, click.option("--offsets", is_flag=True, help="Delete its committed offsets in Kafka too.")),
+        confirm=lambda given: f"This forgets {given['group']}{_with_offsets(given)}, and its settings",
+        done=lambda given: f"{given['group']} is deleted{_with_offsets(given)}" + ("" if given["offsets"] else
+        "; Kafka keeps its offsets until they expire: delete --offsets removes them")),
     Request("rebalance", f"POST {_AT}/rebalance", "Divide the partitions of a group again.", (_COORDINATED,
         click.option("--by-lag", is_flag=True, help="Weight partitions by their current lag; for WEIGHTED_STICKY.")),
         done="{group} is divided again; groups rebalances shows what moves"),
@@ -85,7 +92,8 @@ def describe(remote: Remote, group: str) -> None:
     if not remote.for_people:
         show_answer(remote, {**found, "members": members})
         return
-    shown = ("group", "coordinator", "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
+    place = ("group", "coordinator", "creator")
+    shown = (*place, "strategy", "mode", "generation", "topics", "partitions", "moving", "unread")
     show_pairs(remote, found, [(name, found[name]) for name in shown])
     echo("")
     its = ("partitions", "giving up", "capacity", "rack", "name", "session s", "reads")

@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     wide: int = 0
     empty: str = "none"
     done: str | Callable[[Given], str] = ""
-    confirm: str = ""
+    confirm: str | Callable[[Given], str] = ""
     previews: bool = False
 
     @property
@@ -81,7 +81,7 @@ def _command(row: Request) -> click.Command:
     def work(remote: Remote, **given: Any) -> None:
         """The command, which has its options from the row."""
         if row.confirm:
-            confirm(remote, row.confirm.format_map(given))
+            confirm(remote, _text(row.confirm, given))
         _show(remote, row, given, _answer(remote, row, given))
 
     decorated = (shows if row.method == "GET" else disrupts if row.confirm else changes)(work)
@@ -104,6 +104,10 @@ def _answer(remote: Remote, row: Request, given: Given) -> Any:
     return run(ask(remote, row.method, path, query=query, body=body, previews=row.previews))
 
 
+def _text(row: str | Callable[[Given], str], given: Given) -> str:
+    return row(given) if callable(row) else row.format_map(given)
+
+
 def _quoted(name: str, value: Any) -> str:
     """How a parameter stands in a path, by its type."""
     types = {each.name: each.type for each in click.get_current_context().command.params}
@@ -116,7 +120,7 @@ def _show(remote: Remote, row: Request, given: Given, answer: Any) -> None:
         row.view(remote, answer)
     elif row.done:
         known = {**given, **answer} if isinstance(answer, dict) else given
-        text = row.done(known) if callable(row.done) else row.done.format_map(known)
+        text = _text(row.done, known)
         if row.previews:
             show_written(remote, text, answer)
         else:

@@ -31,7 +31,7 @@ from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Forbidden, Invalid
 from loadmanager_api.access.access import Access
 from loadmanager_api.access.rules import rule_for
-from loadmanager_api.access.sender import PRINCIPAL
+from loadmanager_api.access.sender import PRINCIPAL, proven_name
 from loadmanager_api.groups.calling import ask, the_coordinator_of
 from loadmanager_api.http.counts import HttpCounts
 from loadmanager_api.http.limits import Limits
@@ -133,7 +133,7 @@ class MembersPath:
         try:
             if self._access is not None:
                 self._check(self._access, scope, asked)
-            response = await self._done(asked, scope["query_string"], receive)
+            response = await self._done(asked, scope, receive)
         except Moved as error:
             status, headers, body = redirected(error)
             response = Response(body, status, headers)
@@ -156,14 +156,15 @@ class MembersPath:
             access.refuse("role", scope, 403, str(error))
             raise
 
-    async def _done(self, asked: Asked, query: bytes, receive: Any) -> Response:
+    async def _done(self, asked: Asked, scope: Any, receive: Any) -> Response:
+        query: bytes = scope["query_string"]
         coordinator, name, member = the_coordinator_of(self._node), asked.name, asked.member
         body = await _body(receive)
         match asked.verb:
             case "heartbeat":
                 beat = _beat.decode(body)
                 wait_s = _wait_s(query)
-                beating = ask(coordinator, lambda it: it.heartbeat(name, member, beat, wait_s))
+                beating = ask(coordinator, lambda it: it.heartbeat(name, member, beat, wait_s, proven_name(scope)))
                 answer = await (self._while_there(beating, receive) if wait_s else beating)
                 return _json(answer, 409 if isinstance(answer, Refusal) else 200)
             case "commit":

@@ -29,6 +29,7 @@ from loadmanager.consumers.backlog.sampling import Limits
 from loadmanager.consumers.coordinator.records import Mode, Partition, Settings, listed
 from loadmanager.consumers.coordinator.targets import CONFIG, CONFIG_BYTES, STRATEGIES, check_settings
 from loadmanager.errors import Invalid, NotFound, Unavailable
+from loadmanager_api.access.sender import proven_name
 from loadmanager_api.groups.calling import ask, coordinator_of, the_coordinator_of
 from loadmanager_api.groups.members import group_of
 from loadmanager_api.http.probes import acting
@@ -58,7 +59,7 @@ class GroupListed(BaseModel):
 class Group(Shape):
     """A coordinated group. `generation` increases with every change of the assignment. `partitions` have a holder;
     `moving` of them should have another one. `unread` partitions are assigned to no member. `config` is that of the
-    strategy CONFIG."""
+    strategy CONFIG. `creator` is the principal that created it; empty if that is not known."""
 
     group: str
     coordinator: str
@@ -70,6 +71,7 @@ class Group(Shape):
     partitions: int
     moving: int
     unread: int
+    creator: str
     config: dict[str, dict[str, list[int]]]
 
 
@@ -308,7 +310,7 @@ async def configure_group(
         kept = present.config if wanted.config is None and strategy == CONFIG else config
         settings = Settings(wanted.mode or present.mode, strategy, kept)
         check_settings(settings)  # before the first member comes, a group that is refused is not created
-        await coordinator.configure(key.full_name, settings)
+        await coordinator.configure(key.full_name, settings, proven_name(request.scope))
 
     return await _changed(request, node, key, configure)
 
@@ -321,10 +323,12 @@ async def delete_group(
     tenant: str,
     namespace: str,
     consumer_group: Name,
+    offsets: Annotated[bool, Query(description="delete its committed offsets in Kafka too")] = False,
 ) -> Response | None:
-    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire."""
+    """Forget a group without members, with its settings. Kafka deletes its offsets when they expire; with `offsets`
+    they are deleted now."""
     key = _key(tenant, namespace, consumer_group)
-    return await _changed(request, node, key, lambda coordinator: coordinator.delete(key.full_name))
+    return await _changed(request, node, key, lambda coordinator: coordinator.delete(key.full_name, offsets=offsets))
 
 
 @router.post(f"{GROUP}/rebalance", status_code=204, response_model=None, responses=answers(307, 404, 412))

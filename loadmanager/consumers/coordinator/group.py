@@ -30,7 +30,7 @@ from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.measures import Measures, named
 from loadmanager.consumers.coordinator.member import Member
-from loadmanager.consumers.coordinator.messages import VERSIONS, Answer, Beat, Refusal, View, Why, check
+from loadmanager.consumers.coordinator.messages import OVER, VERSIONS, Answer, Beat, Refusal, View, Why, check
 from loadmanager.consumers.coordinator.records import (
     GroupRecord,
     MemberRecord,
@@ -104,6 +104,8 @@ class Group:
         """`wall_offset_ms`: from the clock of all events to the time since 1970. `rebalances`: former ones."""
         self.name = name
         self.settings = settings or Settings()
+        self.creator = ""
+        """The principal that created it, as its record says."""
         self._writer = ""
         self._empty_s = 0.0
         self._was_empty = False
@@ -170,6 +172,7 @@ class Group:
         group._topics = dict(own.topics)
         group._empty_s = own.empty_s
         group._reported = own.reported
+        group.creator = own.creator
         kept = {each: holder for each, holder in group._holders.items() if not group._is_revoked(each)}
         group._targets = Targets(group.settings.strategy, kept)
         group._due = dict.fromkeys(group._members or ("",))
@@ -191,7 +194,7 @@ class Group:
         check(name, beat.subscription, beat.process)
         known = self._members.get(name)
         if beat.epoch and (known is None or known.epoch != beat.epoch):
-            return Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
+            return OVER
         if known is not None and not beat.epoch and known.process != beat.process:
             left_s = (known.ends_ms - now_ms) / 1000
             return Refusal(
@@ -426,6 +429,7 @@ class Group:
             writer=self._writer,
             empty_s=self._empty_s,
             reported=self._reported,
+            creator=self.creator,
         )
 
     def _stored_weights(self) -> Mapping[Partition, float]:

@@ -80,8 +80,8 @@ class Hosted:
         self.resetting.update(partitions)
 
     async def until_stored(self, partitions: Collection[Partition]) -> None:
-        """Wait for commits that are on their way. One that Kafka answers late must not overwrite a later one: the
-        next reader would begin there, and repeat what is done.
+        """Wait for commits of these that are on their way. One that Kafka answers late must not overwrite a later one:
+        the next reader would begin there, and repeat what is done.
         """
         self._queued += 1
         try:
@@ -89,6 +89,10 @@ class Hosted:
                 await self.news.wait()
         finally:
             self._queued -= 1
+
+    async def until_all_stored(self) -> None:
+        """Wait for all commits that are on their way."""
+        await self.until_stored(self._stored.keys())
 
     @contextmanager
     def storing(self, partitions: Collection[Partition], now_ms: Callable[[], int]) -> Generator[None]:

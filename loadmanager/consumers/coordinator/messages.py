@@ -56,6 +56,10 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
     coordinator: str = ""
 
 
+OVER = Refusal(Why.UNKNOWN_MEMBER, "the session is over: stop reading, and join under another id")
+"""To a heartbeat of a member that is none any more."""
+
+
 class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
     """A heartbeat. `epoch` is that of the answers before; 0 joins. `acked`: the member reads nothing outside of that
     revision any more.

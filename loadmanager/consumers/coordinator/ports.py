@@ -77,3 +77,8 @@ class Topics(Protocol):
         group has members of another kind.
         """
         ...
+
+    async def delete(self, group: str) -> bool:
+        """Delete all that the group has committed, after commits that were begun here. Returns False if Kafka knows no
+        such group. Raises LogUnavailable; LogError for lack of rights; Conflict as `commit`."""
+        ...

@@ -86,7 +86,8 @@ class Rebalance(msgspec.Struct, frozen=True, array_like=True):
 
 class Description(msgspec.Struct, frozen=True):
     """A group as people see it. `holders`: who may be reading what; `targets`: who should, where it differs.
-    `unread`: number of partitions of the members' topics that are assigned to no member."""
+    `unread`: number of partitions of the members' topics that are assigned to no member. `creator`: the principal that
+    created it, if that is known."""
 
     name: str
     settings: Settings
@@ -95,6 +96,7 @@ class Description(msgspec.Struct, frozen=True):
     holders: Mapping[Partition, str]
     targets: Mapping[Partition, str | None]
     unread: int = 0
+    creator: str = ""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,6 +117,8 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """For how long it has had no members, at least: what coordinators have counted on their own clocks."""
     reported: Mapping[str, int] = {}
     """By topic, how many of its partitions may have a report in `group-lag`."""
+    creator: str = ""
+    """The principal that created it; empty without authentication, and in records from before it was kept."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,6 +64,8 @@ class GroupTable:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Token, Known]] = {}
         self._counts = Counter[str]()
+        self._creators: dict[str, str] = {}
+        self._created = Counter[str]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._groups))
@@ -78,6 +80,9 @@ class GroupTable:
         newest = self.newest(group)
         if token < newest and not (record is None and tokens[newest].complete):
             return  # void; but what a complete owner replaced is deleted
+        if isinstance(record, GroupRecord) and record.creator and group not in self._creators:
+            self._creators[group] = record.creator
+            self._created[record.creator] += 1
         if record is not None:
             tokens.setdefault(token, Known()).records[member] = record
         elif token in tokens:
@@ -87,10 +92,16 @@ class GroupTable:
         if not tokens:
             del self._groups[group]
             self._counts[namespace_of(group)] -= 1
+            if group in self._creators:
+                self._created[self._creators.pop(group)] -= 1
 
     def beside(self, group: str) -> int:
         """How many groups its namespace has."""
         return self._counts[namespace_of(group)]
+
+    def created_by(self, principal: str) -> int:
+        """How many of the groups this principal created, in all namespaces."""
+        return self._created[principal]
 
     def newest(self, group: str) -> Token:
         """The highest token under which the group was ever written; a token below all if it never was."""

@@ -34,6 +34,7 @@ from statechannel.adapters.kafka.clients import (
     connection_settings,
     exclusive_settings,
 )
+from statechannel.adapters.kafka.group_deletion import delete_group
 from statechannel.adapters.kafka.group_offsets import GroupOffsets
 from statechannel.adapters.kafka.transactions import Transactions
 from statechannel.errors import LogError, LogUnavailable, TopicUnknown, WriterFenced
@@ -190,6 +191,26 @@ class GroupCommits:
             }
 
         return await self._admin.until_answered(ask, self._timeout_s)
+
+    async def delete(self, group: str) -> bool:
+        """Delete all committed offsets of the group, after its commits under way here have ended. Returns False if
+        Kafka has no such group. A later commit begins it again. Raises GroupInUse if it has members; LogUnavailable;
+        LogError for lack of rights."""
+        await self._writer(group).until_ended(group)
+        code, text = await asyncio.to_thread(delete_group, admin_settings(self._connection), group, self._timeout_s)
+        match code:
+            case KafkaError.NO_ERROR:
+                return True
+            case KafkaError.GROUP_ID_NOT_FOUND:
+                return False
+            case KafkaError.NON_EMPTY_GROUP:
+                raise _in_use(group)
+            case KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise LogError(f"{text} Allow this user Delete on the group {group}")
+            case _:
+                raise LogUnavailable(
+                    f"Kafka did not delete the offsets of {group} within {self._timeout_s:g} s: {text}"
+                )
 
     async def retention_s(self) -> float | None:
         """How long Kafka keeps committed offsets of groups without members: the least `offsets.retention.minutes` of
@@ -399,13 +420,16 @@ def _fence(producer: Callable[[str], Transactions], writer: str) -> None:
         successor.drop()
 
 
+def _in_use(group: str) -> GroupInUse:
+    return GroupInUse(
+        f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another group.id"
+    )
+
+
 def _final(group: str, error: KafkaError) -> LogError | None:
     """What to raise for an error that no retry changes."""
     if error.code() in OTHERS:
-        return GroupInUse(
-            f"consumers of Kafka's own protocols are members of the group {group}: stop them, or give them another "
-            "group.id"
-        )
+        return _in_use(group)
     if error.code() in REFUSED:
         return LogError(f"{error.str()} Allow this user Read on the group {group} and on its topics")
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

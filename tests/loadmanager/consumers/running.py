@@ -66,6 +66,12 @@ class KnownTopics:
         self.committed.update(offsets)
         self.pulled.update(pulled)
 
+    async def delete(self, group: str) -> bool:
+        if self.in_use:
+            raise GroupInUse(f"{group} has other members")
+        had, self.committed, self.pulled = bool(self.committed), {}, {}
+        return had
+
 
 async def running(stack: AsyncExitStack, directory: Path, topics: KnownTopics, **options: float) -> Coordinator:
     log = SqliteLog(directory / "groups.db")

@@ -101,6 +101,9 @@ class Topics:
         except TimeoutError:
             raise LogUnavailable("no answer in time") from None
 
+    async def delete(self, group: str) -> bool:
+        raise AssertionError("no offsets are deleted here")
+
     async def _send(self, writer: str, offsets: Mapping[Partition, int]) -> None:
         async with self._turn:
             await self._travel()

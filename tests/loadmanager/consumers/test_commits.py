@@ -251,6 +251,44 @@ async def test_kafka_refuses_a_writer_that_was_fenced(pytestconfig: pytest.Confi
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
+async def test_offsets_of_a_group_are_deleted_unless_it_has_members_of_kafkas_own(
+    pytestconfig: pytest.Config, place: Partition
+) -> None:
+    """Deleted at once after they were acknowledged, when Kafka may not have ended the transaction yet."""
+    kafka, good, used = shared_kafka(pytestconfig).address, uuid.uuid4().hex, uuid.uuid4().hex
+    consumer = Consumer({"bootstrap.servers": kafka, "broker.address.family": "v4", "group.id": used})
+    try:
+        async with commits_to(kafka) as (commits,):
+            assert not await commits.delete(good)
+            for offset in (50, 60):
+                await commits.commit(used, {place: offset}, {})
+                await commits.commit(good, {place: offset}, {})
+                assert await commits.delete(good)
+                assert await commits.committed(good, [place]) == {}
+            assert await stored(commits, used, place) == 60
+            consumer.subscribe([place[0]])
+            async with asyncio.timeout(LONG_S):
+                while not consumer.assignment():
+                    await asyncio.to_thread(consumer.poll, 0.1)
+            with pytest.raises(GroupInUse, match="stop them"):
+                await commits.delete(used)
+            assert await stored(commits, used, place) == 60
+    finally:
+        consumer.close()
+
+
+@pytest.mark.slow
+async def test_the_process_that_deletes_offsets_may_die_or_hear_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with commits_to(f"127.0.0.1:{free_port()}", timeout_s=2.0) as (commits,):
+        with pytest.raises(LogUnavailable, match="did not delete the offsets of billing within 2 s"):
+            await commits.delete("billing")
+        monkeypatch.setitem(cast(dict[str, object], commits._connection), "no.such.setting", "1")
+        with pytest.raises(LogUnavailable, match="died"):
+            await commits.delete("billing")
+
+
+@pytest.mark.kafka
 async def test_a_group_that_kafka_refuses_holds_up_no_other(pytestconfig: pytest.Config, place: Partition) -> None:
     """Of a transaction of three groups, one has a consumer of Kafka's own protocol, one names no topic that exists."""
     kafka, good, used, lost = shared_kafka(pytestconfig).address, *(uuid.uuid4().hex for _ in range(3))

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from loadmanager.broker.serving import Claim
+from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.coordinator import lag_topic, service
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
-from loadmanager.consumers.coordinator.messages import Beat
-from loadmanager.consumers.coordinator.records import Subscription
+from loadmanager.consumers.coordinator.messages import Beat, Refusal, Why
+from loadmanager.consumers.coordinator.records import Settings, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GroupStore
-from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.errors import Conflict, Forbidden, Invalid, NotFound
 from loadmanager.testing import NAMESPACE
+from statechannel.adapters.kafka.group_commits import GroupInUse
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle, even_boundaries, tile
@@ -52,8 +54,10 @@ def named(number: int) -> str:
     return f"persistent://{NAMESPACE}/run-{number}"
 
 
-async def owning(stack: AsyncExitStack, directory: Path, number: int, retention_s: float = LONG_S) -> Coordinator:
-    found = await running(stack, directory, KnownTopics(), retention_s=retention_s)
+async def owning(
+    stack: AsyncExitStack, directory: Path, number: int, retention_s: float = LONG_S, topics: KnownTopics | None = None
+) -> Coordinator:
+    found = await running(stack, directory, topics or KnownTopics(), retention_s=retention_s)
     owner = Owner(Token(1, 0, number))
     found.attached(owner)
     await found.acquire(BUNDLE, owner.owned.token, None)
@@ -116,6 +120,100 @@ async def test_a_namespace_has_so_many_groups(tmp_path: Path, monkeypatch: pytes
         await coordinator.leave(named(1), "a")
         await coordinator.delete(named(1))
         await coordinator.heartbeat(named(3), "a", BEAT)
+
+
+async def test_a_principal_creates_so_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "CREATED", 2)
+    async with AsyncExitStack() as stack:
+        first = await owning(stack, tmp_path, 1)
+        await first.heartbeat(named(0), "a", BEAT)
+        for number in (1, 2):
+            await first.heartbeat(named(number), "a", BEAT, creator="ann")
+        says = "ann has created 2 groups that are still there, the most for one principal: groups delete removes one"
+        with pytest.raises(Forbidden, match=says):
+            await first.heartbeat(named(3), "a", BEAT, creator="ann")
+        with pytest.raises(Forbidden, match=says):
+            await first.configure(named(3), Settings(strategy="AVG"), "ann")
+        with pytest.raises(NotFound):
+            await first.describe(named(3))
+        await first.heartbeat(named(0), "b", BEAT, creator="ann")
+        await first.heartbeat(named(4), "a", BEAT, creator="bob")
+        await first.heartbeat(named(5), "a", BEAT)
+        later = await owning(stack, tmp_path, 2)
+        assert (await later.describe(named(1))).creator == "ann"
+        with pytest.raises(Forbidden, match=says):
+            await later.heartbeat(named(3), "a", BEAT, creator="ann")
+        await later.leave(named(1), "a")
+        await later.delete(named(1))
+        await later.heartbeat(named(3), "a", BEAT, creator="ann")
+        assert (await later.describe(named(3))).creator == "ann"
+
+
+async def test_what_is_refused_creates_no_group(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1)
+        with pytest.raises(Invalid):
+            await coordinator.heartbeat(named(1), "a", Beat(Subscription(("a/b",))))
+        with pytest.raises(Invalid):
+            await coordinator.configure(named(1), Settings(strategy="NONE"))
+        for beat in (Beat(Subscription(("orders",), version=9)), Beat(Subscription(("orders",)), epoch=7)):
+            assert isinstance(await coordinator.heartbeat(named(1), "a", beat), Refusal)
+        refused = await coordinator.commit(named(1), "a", 7, 1, {("orders", 0): 5})
+        assert refused["orders", 0].why is Why.UNKNOWN_MEMBER
+        await coordinator.leave(named(1), "a")
+        with pytest.raises(NotFound):
+            await coordinator.describe(named(1))
+        assert [*coordinator.groups()] == []
+
+
+class Deleting(KnownTopics):
+    """Deletes offsets when it is `free`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.free = asyncio.Event(), asyncio.Event()
+
+    async def delete(self, group: str) -> bool:
+        self.begun.set()
+        await self.free.wait()
+        return await super().delete(group)
+
+
+async def test_while_offsets_are_deleted_no_member_joins_and_none_is_committed(tmp_path: Path) -> None:
+    topics = Deleting()
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1, topics=topics)
+        await coordinator.heartbeat(named(1), "a", BEAT)
+        with pytest.raises(Conflict, match="has 1 members"):
+            await coordinator.delete(named(1), offsets=True)
+        await coordinator.leave(named(1), "a")
+        topics.committed = {("orders", 0): 7}
+        deleting = asyncio.create_task(coordinator.delete(named(1), offsets=True))
+        await topics.begun.wait()
+        with pytest.raises(NotServing, match="are being deleted"):
+            await coordinator.heartbeat(named(1), "b", BEAT)
+        with pytest.raises(NotServing, match="are being deleted"):
+            await coordinator.reset(named(1), {("orders", 0): 5}, 1.0)
+        await coordinator.heartbeat(named(2), "b", BEAT)
+        topics.free.set()
+        await deleting
+        assert topics.committed == {}
+        assert [*coordinator.groups()] == [named(2)]
+        await coordinator.heartbeat(named(1), "b", BEAT)
+
+
+async def test_a_group_whose_offsets_kafka_keeps_is_not_forgotten(tmp_path: Path) -> None:
+    topics = Deleting()
+    topics.in_use = True
+    topics.free.set()
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1, topics=topics)
+        await coordinator.heartbeat(named(1), "a", BEAT)
+        await coordinator.leave(named(1), "a")
+        with pytest.raises(GroupInUse):
+            await coordinator.delete(named(1), offsets=True)
+        await coordinator.heartbeat(named(1), "b", BEAT)
+        assert [*coordinator.groups()] == [named(1)]
 
 
 class Held(SqliteLog):

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.consumers.coordinator.records import Mode, Settings
-from loadmanager.errors import Conflict
+from loadmanager.errors import Conflict, NotFound
 from statechannel.adapters.kafka.group_commits import GroupCommits
 from tests.loadmanager.consumers.kafka_world import (
     PARTITIONS,
@@ -362,6 +362,26 @@ async def test_a_topic_that_is_deleted_stops_no_other(world: World) -> None:
         each.seen.pop("old", None)
     await finished(world, *readings)
     assert_read_once(world, *readings)
+
+
+@pytest.mark.slow
+async def test_a_group_is_deleted_with_its_offsets_and_begins_again(world: World) -> None:
+    first = Reading(world)
+    await world.until(lambda: len(first.seen) > 20)
+    with pytest.raises(Conflict, match="has 1 members: stop them first"):
+        await world.coordinator.delete(world.group, offsets=True)
+    await finished(world, first)
+    await world.coordinator.delete(world.group, offsets=True)
+    assert await world.coordinator.offsets.committed(world.group.partition("://")[2]) is None
+    with pytest.raises(NotFound, match="Kafka has no offsets of it"):
+        await world.coordinator.delete(world.group, offsets=True)
+    again = Reading(world)
+    await finished(world, again)
+    assert again.seen == first.seen, "it begins at the beginning"
+    await world.coordinator.delete(world.group)
+    assert await world.coordinator.offsets.committed(world.group.partition("://")[2]) is not None
+    await world.coordinator.delete(world.group, offsets=True)
+    assert await world.coordinator.offsets.committed(world.group.partition("://")[2]) is None
 
 
 @pytest.mark.slow
