@@ -55,10 +55,10 @@ class Membership:
         self.spared: tuple[BrokerId, ...] = ()
         """Brokers that others suspect, and that are not `suspected` because too many are; see `judge`."""
         self._once_suspected: dict[str, Suspect] = {}
-        self._reported_s: dict[BrokerId, float] = {}
-        """Since when a broker's port is reported to refuse connections."""
+        self._reported_s: dict[tuple[BrokerId, BrokerId], float] = {}
+        """Since when an observer reports a suspect, without a break."""
         self._wrote_s: dict[BrokerId, float] = {}
-        """When a reported broker last wrote to the channel or its liveness node, as read here."""
+        """When each suspect last wrote to the channel or its liveness node, as read here."""
         self._eligible: list[Peer] | None = None
         self._raw: Mapping[str, Member] = {}
         self._awaited: set[str] = set()
@@ -119,7 +119,7 @@ class Membership:
         return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self.validity_s
 
     def _wrote(self, broker: BrokerId, now_s: float) -> None:
-        if broker in self._reported_s:
+        if broker in self._wrote_s:
             self._wrote_s[broker] = now_s
 
     @property
@@ -136,15 +136,16 @@ class Membership:
     def judge(self, suspicions: Iterable[tuple[BrokerId, BrokerId]], now_s: float) -> None:
         """Set `suspected` by these suspicions, (observer, suspect), and `spared`.
 
-        A suspicion does not count against a broker that lives: its process was suspected and registered again, or it
-        wrote to the channel or its liveness node after its port was first reported. At most a third of the brokers,
-        but one in any case, are suspected within the window, unless they are known to have died. For others
-        only the end of the session counts. So a fault that lets healthy brokers refuse connections takes few of them.
+        A suspicion does not count against a process that was suspected and registered again. Nor does it if the suspect
+        wrote to the channel or its liveness node after this observer began to report it: what the observer meets is
+        no death. At most a third of the brokers, rounded, but one in any case, are suspected within the window, unless
+        they are known to have died. For others only the end of the session counts. So a fault that lets healthy brokers
+        refuse connections takes few of them.
         """
         reports = list(suspicions)
-        self._reported_s = {suspect: self._reported_s.get(suspect, now_s) for _, suspect in reports}
-        self._wrote_s = {broker: at_s for broker, at_s in self._wrote_s.items() if broker in self._reported_s}
-        alive = {broker for broker, at_s in self._wrote_s.items() if at_s > self._reported_s[broker] + LATE_S}
+        self._reported_s = {report: self._reported_s.get(report, now_s) for report in reports}
+        self._wrote_s = {suspect: self._wrote_s.get(suspect, float("-inf")) for _, suspect in reports}
+        refuted = {report for report, at_s in self._reported_s.items() if self._wrote_s[report[1]] > at_s + LATE_S}
         self._follow_up(now_s)
         counted = {name for name, each in self._once_suspected.items() if self._counts(each, now_s)}
         most = max(1, (len(self.peers.keys() | counted) + 1) // 3)
@@ -152,7 +153,7 @@ class Membership:
 
         def admit(suspect: BrokerId) -> bool:
             peer, before = self.peer(suspect), self._once_suspected.get(suspect.name)
-            if peer is None or (before is not None and before.broker == suspect):
+            if peer is None or (before is not None and before.broker == suspect and suspect.name in counted):
                 return True
             if len(counted | {suspect.name}) > most:
                 spared[suspect] = None
@@ -164,7 +165,7 @@ class Membership:
                 del self._once_suspected[next(iter(self._once_suspected))]
             return True
 
-        self.suspected = suspected_by(reports, self.peers, alive | self.proven(), admit)
+        self.suspected = suspected_by(reports, self.peers, self.proven(), admit, refuted)
         self.spared = tuple(spared)
 
     def _follow_up(self, now_s: float) -> None:
@@ -252,19 +253,22 @@ def suspected_by(
     peers: Mapping[str, Peer],
     proven: Collection[BrokerId] = (),
     admit: Callable[[BrokerId], bool] = lambda _suspect: True,
+    refuted: Collection[tuple[BrokerId, BrokerId]] = (),
 ) -> dict[BrokerId, str]:
     """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
     `suspicions` are (observer, suspect), those that hold now. Suspicions of a suspected broker do not count. A broker
     that suspects an unsuspected one counts as alive: its machine is cut off, or the other's is. So where a firewall
     rejects all connections, no broker is suspected. Nor is one in `proven`, which lives, or one that `admit` refuses.
+    Those in `refuted` are no evidence against the suspect.
     """
     observers_of: dict[BrokerId, set[str]] = {}
     suspects_of: dict[str, list[BrokerId]] = {}
     for observer, suspect in suspicions:
         peer = peers.get(observer.name)
         if peer is not None and peer.broker == observer and observer.name != suspect.name:
-            observers_of.setdefault(suspect, set()).add(observer.name)
+            if (observer, suspect) not in refuted:
+                observers_of.setdefault(suspect, set()).add(observer.name)
             suspects_of.setdefault(observer.name, []).append(suspect)
     by_name: dict[str, list[BrokerId]] = {}
     for suspect in observers_of:

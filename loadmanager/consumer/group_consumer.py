@@ -233,7 +233,7 @@ class GroupConsumer:
                 self._kafka.warn(error)
             elif error.code() == _END:
                 session.progress.reached(*place_of(message))
-            else:
+            elif not self._kafka.restart(message):
                 raise KafkaException(error)
         return None
 

@@ -9,7 +9,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_STORED,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Invalid
@@ -24,6 +33,7 @@ _STARTS = {
 }
 """What Kafka's client calls them."""
 
+_NO_RECORD: int = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the client names its own errors so
 READY_S = 3.0
 WARN_EVERY_S = 60.0
 AT_ONCE = 100
@@ -53,13 +63,14 @@ class KafkaClient:
         self._theirs = settings.get("error_cb")
         self._warned_s: dict[int, float] = {}
         """By code of an error: when it is told again."""
+        self._starts_at = starts_at(settings)
         own = {
             **settings,
             "group.id": group.partition("://")[2],
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # the group has an offset everywhere: this counts where Kafka has the record no more, and loses no other one
-            **({} if starts_at(settings) == "none" else {"auto.offset.reset": "earliest"}),
+            # where Kafka has a record no more, `latest` would lose the others: see `restart`
+            **({"auto.offset.reset": "error"} if self._starts_at == "latest" else {}),
             "enable.partition.eof": True,
             "error_cb": self._note,
         }
@@ -93,6 +104,22 @@ class KafkaClient:
         wanted = [TopicPartition(*each) for each in sorted(partitions)]
         with self._turn, suppress(ClientClosed), self._owned.lent() as consumer:
             consumer.incremental_unassign(wanted)
+
+    def restart(self, message: Message) -> bool:
+        """After an error that says that a partition has no record to go on at: fetch from its begin if Kafka has the
+        record no more, else from where the group starts. Returns False if that is left to Kafka's client.
+
+        The group has an offset in every partition, unless Kafka takes no commits of it.
+        """
+        error = message.error()
+        if self._starts_at != "latest" or error is None or error.code() != _NO_RECORD:
+            return False
+        start = OFFSET_END if message.offset() is None else OFFSET_BEGINNING
+        partition = partition_of(message)
+        with self._turn, suppress(ClientClosed), self._owned.lent() as consumer:
+            consumer.incremental_unassign([TopicPartition(*partition)])
+            consumer.incremental_assign([TopicPartition(*partition, start)])
+        return True
 
     def fetch(self, timeout_s: float) -> list[Message]:
         """What was fetched, at most `AT_ONCE`; waits for the first one, and for no other. Nothing after `close`."""

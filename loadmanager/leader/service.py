@@ -516,9 +516,12 @@ class DutyExecutor:
         """Publish a no-op that informs the other brokers, in the first partition; returns the verdict."""
         return self._heeded(await self._channel.publish(record, 0))
 
-    async def call_off(self, bundle: Bundle, seen: int, reason: str) -> Verdict:
-        """Cancel a transfer that began with the record at offset `seen`, if nothing has followed it."""
-        return self._heeded(await self._channel.publish(self._about(bundle, seen, Action.CANCEL, None, reason, "")))
+    async def call_off(self, bundle: Bundle, seen: int, reason: str, cause: str) -> Verdict:
+        """Cancel a transfer that began with the record at offset `seen`, if nothing has followed it.
+
+        `cause`, the decision, tells other brokers that its target did not fail.
+        """
+        return self._heeded(await self._channel.publish(self._about(bundle, seen, Action.CANCEL, None, reason, cause)))
 
     def _heeded(self, verdict: Verdict) -> Verdict:
         """Pass the verdict on. If it says that another broker leads, stop at once, whatever the election shows."""

@@ -44,14 +44,19 @@ _ASSIGNING, _ASSIGNED, _TRANSFERRING = State.ASSIGNING, State.ASSIGNED, State.TR
 """Looked up once, because every record needs them."""
 
 
+def ends_a_failed_move(record: Record) -> bool:
+    """Returns True if a leader cancels because the target died or takes too long. With a `cause` it has decided so."""
+    return record.role is _LEADER and record.action is Action.CANCEL and not record.cause
+
+
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A planned move that arrived: from where, to where, and when its new owner said so (its wall clock, ms).
 
     Only moves that the leader or an administrator asked for are kept: after a failover or a drain for a restart a
     bundle may go back as soon as its old broker is there again. A move fails if its target can't prepare for the
-    bundle or acquire it, or the leader ends it. Then the bundle counts as arrived at the target and gone from it again,
-    so that it rests before the next try. Bounded: the newest moves of a bundle, and in a partition the bundles that
-    moved last.
+    bundle or acquire it, or dies, or the leader ends it for its delay. Then the bundle counts as arrived at the
+    target and gone from it again, so that it rests before the next try. Bounded: the newest moves of a bundle, and
+    in a partition the bundles that moved last.
     """
 
     source: BrokerId
@@ -114,7 +119,7 @@ class Moves:
         elif after.state is _ASSIGNED:
             source = self._left(after.bundle)
             if source is not None and before is not None and before.state is _TRANSFERRING:  # cancelled
-                failed = record.role is _LEADER or (record.role is _BROKER and record.actor == before.target)
+                failed = ends_a_failed_move(record) or (record.role is _BROKER and record.actor == before.target)
                 source = before.target if failed else None
             self._arrive(after.bundle, source, after.holder, record.at_ms)
         elif before is not None and before.state is _ASSIGNING:  # given back or revoked

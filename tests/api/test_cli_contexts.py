@@ -218,6 +218,14 @@ async def test_a_context_keeps_to_the_cluster_of_its_first_answer(cluster: Clust
     assert ours in shell.file.read_text()
     assert "NAME/IDENTITY/GENERATION" in shell("context", "set", "prod", "--cluster", "a/b").stderr
 
+    shell.done("context", "set", "prod", "--cluster", own.cluster)
+    assert (await shell.ask("brokers", "list")).exit_code == 0
+    assert "cluster" in shell.file.read_text()
+    assert ours not in shell.file.read_text(), "a name that was given stays a name"
+    shell.done("context", "set", "other", "--admin-url", "127.0.0.1:1")
+    assert (await shell.ask("brokers", "list", "--context", "other", "--admin-url", url)).exit_code == 0
+    assert ours not in shell.file.read_text(), "the cluster of another address is not the context's"
+
 
 async def test_no_token_goes_to_a_cluster_that_the_context_does_not_mean(shell: Shell, tmp_path: Path):
     seen: list[str] = []

@@ -33,10 +33,12 @@ class Cluster:
         for bundle in self.bundles:
             ledger.assign(bundle)
 
-    def write(self, action: Action, bundle: Bundle, by: BrokerId, role: Role = Role.BROKER, **more) -> None:
+    def write(
+        self, action: Action, bundle: Bundle, by: BrokerId, role: Role = Role.BROKER, cause: str = "", **more
+    ) -> None:
         epoch = 1 if role is Role.LEADER else 0
         record = self.ledger.record(action, bundle, by, role=role, epoch=epoch, **more)
-        verdict = self.ledger.replay(msgspec.structs.replace(record, at_ms=self.now_ms))
+        verdict = self.ledger.replay(msgspec.structs.replace(record, at_ms=self.now_ms, cause=cause))
         assert isinstance(verdict, Change), verdict
 
     def lead(self, action: Action, bundle: Bundle, **more) -> None:
@@ -159,6 +161,12 @@ def test_a_move_that_the_leader_ended_counts_as_an_arrival_from_its_target(clust
     assert cluster.moves(cluster.hot) == [(cluster.B, cluster.A, 1_000)]
 
 
+def test_a_move_that_the_leader_calls_off_by_a_decision_did_not_fail(cluster: Cluster):
+    cluster.lead(Action.TRANSFER, cluster.hot, to=cluster.B)
+    cluster.lead(Action.CANCEL, cluster.hot, cause="1.7")
+    assert (cluster.moves(cluster.hot), cluster.table.cut(0).leaving) == ([], ())
+
+
 @pytest.mark.parametrize("end", ["declined", "stuck"])
 @pytest.mark.parametrize("then", ["A", "C"])
 def test_a_bundle_that_its_target_could_not_acquire_arrived_there_and_left_again(cluster: Cluster, end: str, then: str):
@@ -246,7 +254,11 @@ def told_by(story: list[tuple[Change, Bundle]], bundle: Bundle) -> tuple[Move, .
         off = record.action is Action.CANCEL and before.state is State.TRANSFERRING
         if record.action in (Action.TRANSFER, Action.UNLOAD):
             planned, at = record.role is not Role.BROKER, holder
-        elif planned and off and (record.role is Role.LEADER or (record.role, record.actor) == (Role.BROKER, aim)):
+        elif (
+            planned
+            and off
+            and ((record.role is Role.LEADER and not record.cause) or (record.role, record.actor) == (Role.BROKER, aim))
+        ):
             found.append(Move(aim, holder, record.at_ms))
         elif planned and before.state is State.ASSIGNING and record.action in (Action.RELEASE, Action.REVOKE):
             found += [Move(at, aim, record.at_ms)] if at != aim else []

@@ -141,10 +141,13 @@ def save(contexts: Contexts) -> None:
 
 
 def pin(name: str, before: str, cluster: str) -> None:
-    """Remember the cluster of a context, unless it has changed since it was read. Raises Failed."""
+    """Remember the cluster of a context, unless it has changed since it was read. Raises Failed.
+
+    A name that was given stays a name: it stands for every cluster that is called so.
+    """
     contexts = load()
     context = contexts.contexts.get(name)
-    if context is not None and context.cluster == before:
+    if context is not None and context.cluster == before and (not before or "/" in before):
         contexts.contexts = {**contexts.contexts, name: msgspec.structs.replace(context, cluster=cluster)}
         save(contexts)
 
@@ -218,8 +221,10 @@ def resolved(typed: Typed) -> Remote:
         raise click.UsageError("--admin-url names no broker; write --admin-url host:port")
     variables = None if context is None else _merged(context, environment)
     pinned = Pinned()
-    if context is not None and (typed.context or url == context.admin_url):
+    if context is not None and url == context.admin_url:
         pinned = Pinned(context.cluster, name or "", partial(pin, name or ""))
+    elif context is not None and typed.context:  # another address of its cluster: what that says is not remembered
+        pinned = Pinned(context.cluster)
     return Remote(
         admin_urls=urls, output=typed.output or "table", timeout_s=timeout_s, variables=variables, pinned=pinned
     )

@@ -97,7 +97,6 @@ def _answer(remote: Remote, row: Request, given: Given) -> Any:
     others = {name: value for name, value in given.items() if name not in named}
     path = _NAME.sub(lambda found: _quoted(found[1], given[found[1]]), path)
     if row.method in ("GET", "DELETE"):
-        query |= others
         query, others = {**query, **others}, {}
     if row.pages:
         return run(ask_all(remote, path, query))
@@ -132,7 +131,11 @@ def _facts(row: Request, given: Given) -> dict[str, Any]:
     """What a program is told of a change without an answer: parameters in path and query, and others with values."""
     known = _NAME.findall(row.request)
     return {
-        name: value if isinstance(value, int | float | None) else str(value)
+        name: [str(each) for each in value]
+        if isinstance(value, tuple)
+        else value
+        if isinstance(value, int | float | None)
+        else str(value)
         for name, value in given.items()
         if value is not False and (name in known or value not in (None, ()))
     }

@@ -131,7 +131,7 @@ class Group:
         self._to_write: dict[str, None] = {}
         """Members whose records become due after that."""
         self._view: View | None = None
-        """Where members divide the partitions: what they do it by in this generation."""
+        """Where members divide the partitions: what they do it by in this generation; None if the next one is due."""
         self._claims = Claims({}, {})
         self._withheld: set[Partition] = set()
         self.is_unsettled: Callable[[Partition], bool] = lambda _: False
@@ -446,6 +446,10 @@ class Group:
         for partition, wanted in self._targets.all().items():
             is_held = partition in self._holders or partition in self._withheld or self.is_unsettled(partition)
             assert is_held or self.is_divided, f"{wanted} waits for {partition}"
+        for partition, holder in self._holders.items():
+            is_there = holder == self._targets.of(partition) or self._is_revoked(partition)
+            assert is_there or self.is_divided, f"{holder} keeps {partition} of {self._targets.of(partition)}"
+        assert self._view is None or not self._events, "members claim by a division that is to be replaced"
 
     # --- steps
 
@@ -576,7 +580,7 @@ class Group:
         if self._weighed is not division.weights:
             self._weighed = division.weights
             self._to_write.update(dict.fromkeys(self._members if self.settings.strategy == WEIGHTED else ()))
-        self._view = division.view
+        self._view = None if self._events else division.view
         self._claims = division.claims or self._claims
         always = any(each.always for each in division.events)
         if always or any(self._targets.of(each) is not None for each in division.changed):

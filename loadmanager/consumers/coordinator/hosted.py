@@ -32,7 +32,7 @@ class Hosted:
         self.resetting: set[Partition] = set()
         """Partitions whose offsets are being reset."""
         self.is_gone = False
-        """Another coordinator has the group."""
+        """Another coordinator has the group, or it was deleted."""
         self.begun: Mapping[str, int] = {}
         """Topics that members may read, with their numbers of partitions: each of these has a committed offset."""
         self.kept_s: float | None = None

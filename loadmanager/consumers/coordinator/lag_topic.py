@@ -25,7 +25,7 @@ EVERY_S = 60.0
 MOST = 10_000
 """So many partitions one coordinator reports at a time; where there are more, they take turns."""
 APPENDED_AT_ONCE = 1_000
-RETRY_S = 2.0
+DELETED_WITHIN_S = 5.0
 
 _log = logging.getLogger("loadmanager.consumers")
 
@@ -92,19 +92,21 @@ class LagTopic:
         await self._append(await asyncio.to_thread(self._reports, groups))
 
     async def delete(self, group: str, sizes: Mapping[str, int]) -> None:
-        """Delete a group's reports for these topics; waits while the log does not answer."""
-        payloads = deletions(group, sizes)
-        while payloads:
-            try:
-                await self._append(payloads)
-            except LogUnavailable as error:
-                _log.warning("the lag of %s stays in %s for now: %s", group, GROUP_LAG_TOPIC, error)
-                await asyncio.sleep(RETRY_S)
-            except LogError as error:
-                _log.warning("the lag of %s stays in %s: %s", group, GROUP_LAG_TOPIC, error)
-                return
-            else:
-                return
+        """Delete a group's reports for these topics; does not wait if there are none. Raises LogUnavailable, after
+        `DELETED_WITHIN_S` at the latest. Reports stay where the log refuses it."""
+        if not sizes:
+            return
+        try:
+            async with asyncio.timeout(DELETED_WITHIN_S):
+                await self._append(await asyncio.to_thread(deletions, group, sizes))
+        except TimeoutError:
+            raise LogUnavailable(
+                f"the lag of {group} could not be deleted from {GROUP_LAG_TOPIC} within {DELETED_WITHIN_S:g} s"
+            ) from None
+        except LogUnavailable:
+            raise
+        except LogError as error:
+            _log.warning("the lag of %s stays in %s: %s", group, GROUP_LAG_TOPIC, error)
 
     def _reports(self, groups: Sequence[GroupLags]) -> list[Payload]:
         by_name = {each.group: each for each in groups}

@@ -280,15 +280,11 @@ class Coordinator:
     async def delete(self, name: str) -> None:
         """Forget a group without members, with its settings. Kafka deletes its offsets when they expire.
 
-        Raises as `describe`; Conflict if it has members, or is being reset.
+        Raises as `describe`; Conflict if it has members, or is being reset; LogUnavailable if the reports of its lag
+        cannot be deleted now.
         """
         async with self.broker.admit(name) as claim:
-            hosted = await self._group(name, claim, create=False)
-            if hosted.group.members:
-                raise Conflict(f"{name} has {len(hosted.group.members)} members: stop them first")
-            if hosted.resetting or hosted.unsure:
-                raise Conflict(f"offsets of {name} are being stored: try again when that has ended")
-            await self._forget(name, hosted)
+            await self._forget(name, await self._group(name, claim, create=False))
 
     def groups(self) -> Iterator[str]:
         """All groups of the cluster, as far as the store has been read."""
@@ -463,10 +459,12 @@ class Coordinator:
     async def _written(self, name: str, hosted: Hosted, member: str = "") -> None:
         """What the last event changed is in the log, and still counts there; so is what others changed of this member.
         Raises Fenced."""
+        if hosted.is_gone:  # a record of a deleted group would bring it back
+            raise Fenced(f"{name} was moved or deleted: look it up again", 0.1)
         entries = hosted.group.written(hosted.token)
         if entries:
             hosted.tell()
-        if hosted.dividing is None and hosted.group.is_divided and not hosted.is_gone:
+        if hosted.dividing is None and hosted.group.is_divided:
             hosted.dividing = asyncio.create_task(self._divide(name, hosted))
         await self._store.write(name, hosted.token, entries, key_of(name, hosted.token, member) if member else "")
 
@@ -503,23 +501,45 @@ class Coordinator:
                     await self._publish(name, hosted)
 
     async def _forget(self, name: str, hosted: Hosted) -> None:
-        """A member that joins meanwhile begins a new group, which is written later."""
-        del self._hosted[name]
+        """Delete a group without members, after the reports of its lag, which its record names. Raises Conflict if it
+        is in use, LogUnavailable, NotServing."""
+        self._check_idle(name, hosted)
         await self._reports.delete(_id_of(name), hosted.group.reported)
+        self._check_idle(name, hosted)  # a member may have joined
+        # no await before the write: a member that joins from now on begins a new group, written after this deletion
+        del self._hosted[name]
+        hosted.end()
         with suppress(Fenced):
             await self._store.write(name, hosted.token, [(key_of(name, hosted.token), None)])
+
+    def _check_idle(self, name: str, hosted: Hosted) -> None:
+        """Raise Conflict if the group has members, or its offsets are being stored; NotServing if it is gone."""
+        if self._hosted.get(name) is not hosted:
+            raise NotServing(f"{name} was moved or deleted: try again", 0.1)
+        if hosted.group.members:
+            raise Conflict(f"{name} has {len(hosted.group.members)} members: stop them first")
+        if hosted.resetting or hosted.unsure:
+            raise Conflict(f"offsets of {name} are being stored: try again when that has ended")
 
     async def _forget_empty(self) -> None:
         step_s = self._retention_s / EMPTY_STEPS
         while True:
             await asyncio.sleep(step_s)
+            are_reports_stuck = False
             for name, hosted in tuple(self._hosted.items()):
                 is_over = hosted.group.passed(step_s) >= self._retention_s
-                if is_over and self._hosted.get(name) is hosted and not (hosted.resetting or hosted.unsure):
-                    _log.info("%s is forgotten: it has had no members for %g s", name, self._retention_s)
-                    await self._forget(name, hosted)
-                else:
+                if not is_over or (are_reports_stuck and hosted.group.reported):
                     await self._publish(name, hosted)
+                    continue
+                try:
+                    await self._forget(name, hosted)
+                except LogUnavailable as error:  # once in a step: the others with reports need not wait as long
+                    are_reports_stuck = True
+                    _log.warning("%s is not forgotten yet: %s", name, error)
+                except (Conflict, NotServing):
+                    await self._publish(name, hosted)
+                else:
+                    _log.info("%s is forgotten: it has had no members for %g s", name, self._retention_s)
 
     async def _follow_retention(self) -> None:
         while True:
@@ -617,17 +637,18 @@ class Coordinator:
                 group, at_ms = hosted.group, int(reading.at_s * 1000) + offset_ms
                 lags = GroupLags(_id_of(name), at_ms, reading.lags, dict(group.holders), group.generation)
                 found.append((name, hosted, lags))
-        for name, hosted, lags in found:  # the record first: who forgets the group must know what to delete
-            sizes, before = lags.sizes(), hosted.group.reported
+        counted = await asyncio.to_thread(lambda: {name: lags.sizes() for name, _, lags in found})
+        for name, hosted, _ in found:  # the record first: who forgets the group must know what to delete
+            sizes, before = counted[name], hosted.group.reported
             hosted.group.reported = {**before, **{each: max(n, before.get(each, 0)) for each, n in sizes.items()}}
             await self._publish(name, hosted)
         here = [each for each in found if not each[1].is_gone]
         await self._reports.report([lags for _, _, lags in here])
         for name, hosted, lags in here:
-            over = {each: n for each, n in hosted.group.reported.items() if each not in lags.sizes()}
+            over = {each: n for each, n in hosted.group.reported.items() if each not in counted[name]}
             if over:
                 await self._reports.delete(lags.group, over)
-                hosted.group.reported = lags.sizes()
+                hosted.group.reported = counted[name]
                 await self._publish(name, hosted)
 
     async def _weigh(self, name: str, weights: Mapping[Partition, float]) -> None:

@@ -26,6 +26,7 @@ import msgspec
 from loadmanager.leader.core import ORPHAN, STUCK
 from loadmanager.model.policies.effective import intersects
 from statechannel.law.bundle import Bundle
+from statechannel.law.partition import ends_a_failed_move
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
@@ -274,5 +275,5 @@ def _drawn_from(record: Record) -> int:
 
 def _lost_its_target(record: Record, before: Ownership) -> bool:
     """Returns True if a transfer was called off because its target was lost."""
-    called_off = record.action is Action.CANCEL and record.role is Role.LEADER and before.state is State.TRANSFERRING
-    return called_off and not record.reason.startswith(STUCK)
+    failed = before.state is State.TRANSFERRING and ends_a_failed_move(record)
+    return failed and not record.reason.startswith(STUCK)

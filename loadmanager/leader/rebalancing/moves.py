@@ -98,7 +98,9 @@ class MoveStarter:
             outcome, revision = await self._one(move, cause)
             outcomes[move.bundle] = outcome
             if outcome.outcome != BEGUN:
-                return outcomes | await self._call_off(begun, (move, outcome)) | _never_begun(group, outcomes, move)
+                return (
+                    outcomes | await self._call_off(begun, (move, outcome), cause) | _never_begun(group, outcomes, move)
+                )
             begun.append((move, revision))
         return outcomes
 
@@ -148,13 +150,14 @@ class MoveStarter:
             return Outcome(NO_DESTINATION, f"{move.destination} takes no bundles now")
         return None
 
-    async def _call_off(self, begun: Iterable[tuple[Move, int]], cause: tuple[Move, Outcome]) -> dict[Bundle, Outcome]:
+    async def _call_off(
+        self, begun: Iterable[tuple[Move, int]], refused: tuple[Move, Outcome], cause: str
+    ) -> dict[Bundle, Outcome]:
         outcomes: dict[Bundle, Outcome] = {}
         for move, revision in begun:
-            await self._executor.call_off(
-                move.bundle, revision, f"{cause[0].bundle}, which goes with it, does not move"
-            )
-            outcomes[move.bundle] = msgspec.structs.replace(_with(cause), outcome=CALLED_OFF)
+            reason = f"{refused[0].bundle}, which goes with it, does not move"
+            await self._executor.call_off(move.bundle, revision, reason, cause)
+            outcomes[move.bundle] = msgspec.structs.replace(_with(refused), outcome=CALLED_OFF)
         return outcomes
 
 

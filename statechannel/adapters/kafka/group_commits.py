@@ -5,7 +5,8 @@ cannot overtake a later one of the same writer. And after `fence`, no commit of 
 even one that is in the network at the time.
 
 Groups whose offsets Kafka keeps in one partition of `__consumer_offsets` share a writer, and no others do. So a
-partition that has no leader delays no other group.
+partition that has no leader delays no group of another one. This holds if that topic has 50 partitions, the default of
+`offsets.topic.num.partitions`. With another number a partition may delay groups of others, which share its writer.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -50,9 +51,11 @@ one of its connections changes: so idle ones end soon."""
 AT_ONCE = 200
 """Commits in one transaction: each group in it costs two requests."""
 WRITERS = 50
-"""As many as `__consumer_offsets` has partitions by default. With another number groups share a writer that need not,
-or partitions with a common divisor do."""
+"""As many as `__consumer_offsets` has partitions by default. Its number is not asked for, which would need the right to
+describe that topic."""
 FENCES_AT_ONCE = 16
+"""Each has a producer, with four threads, until it has ended."""
+FENCED_KEPT = 1_000
 TRANSACTION_S = 30
 """When Kafka aborts what a dead writer has begun, unless its successor fences it before."""
 
@@ -98,7 +101,11 @@ class GroupCommits:
         self._writers: dict[int, _Writer] = {}
         self._suspect = set[str]()
         """Topics that Kafka did not know in a commit."""
-        self._fenced = set[str]()
+        self._fenced: dict[str, None] = {}
+        """The last names that were fenced; to fence one again does no harm."""
+        self._fences: dict[str, asyncio.Task[None]] = {}
+        """Those under way, by name: several bundles of a dead broker are taken over together."""
+        self._fence_threads = ThreadPoolExecutor(FENCES_AT_ONCE, thread_name_prefix="group-fences")
 
     def writer(self, group: str) -> str:
         """The writer name under which the group's commits are made now. It changes after a fence."""
@@ -132,21 +139,28 @@ class GroupCommits:
     async def fence(self, writers: Collection[str]) -> None:
         """No commit under one of these names reaches Kafka any more, and what one has begun is aborted. Raises
         LogUnavailable; LogError for lack of rights."""
-        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(FENCES_AT_ONCE, thread_name_prefix="group-fences")
+        for writer in {*writers} - self._fenced.keys() - self._fences.keys():
+            self._fences[writer] = asyncio.create_task(self._fence_once(writer))
+        under_way = [self._fences[writer] for writer in {*writers} & self._fences.keys()]
+        await asyncio.gather(*map(asyncio.shield, under_way))
 
-        async def fenced(writer: str) -> None:
-            await loop.run_in_executor(pool, _fence, self._producer, writer)
-            self._fenced.add(writer)
-
+    async def _fence_once(self, writer: str) -> None:
+        """For all that wait for it."""
         try:
-            await asyncio.gather(*map(fenced, {*writers} - self._fenced))
+            await asyncio.wrap_future(self._fence_threads.submit(_fence, self._producer, writer))
+        except RuntimeError:
+            raise LogUnavailable(f"{writer} is not fenced: this client is closed") from None
         finally:
-            pool.shutdown(wait=False)
+            del self._fences[writer]
+        self._fenced[writer] = None
+        if len(self._fenced) > FENCED_KEPT:
+            del self._fenced[next(iter(self._fenced))]
 
     async def close(self) -> None:
         """End the clients; commits under way fail."""
         for writer in self._writers.values():
             writer.close()
+        self._fence_threads.shutdown(wait=False)
         await asyncio.to_thread(self._admin.close)
 
     async def committed(
@@ -273,7 +287,7 @@ class _Writer:
         except TimeoutError:
             raise LogUnavailable(f"a commit of {group} has no end yet: {self._trouble or 'no answer'}") from None
         if self._spent:
-            await self._on_thread(self._ready)
+            await self._on_thread(self._end_spent)
 
     async def reading(self, job: Callable[..., T], *arguments: Any) -> T:
         """Do it on the thread that reads; only groups of this writer wait for it."""
@@ -309,7 +323,9 @@ class _Writer:
         for each in batch:
             offsets.setdefault(each.group, {}).update(each.offsets)
         try:
-            refused = await self._on_thread(self._transact, {group: [*its.values()] for group, its in offsets.items()})
+            refused = await self._on_thread(
+                self._transact, self.name, {group: [*its.values()] for group, its in offsets.items()}
+            )
         except (LogUnavailable, WriterFenced) as error:
             # never again under this name: to take it back would undo another client's fence
             self._trouble = str(error)
@@ -338,21 +354,25 @@ class _Writer:
             raise LogUnavailable(f"the writer {self.name} is closed") from None
         return await asyncio.wrap_future(running)
 
-    def _transact(self, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
-        """On the thread. A producer that failed is not used again."""
+    def _transact(self, name: str, offsets: Mapping[str, Sequence[TopicPartition]]) -> dict[str, KafkaError]:
+        """On the thread, under the name of when it was asked for. A producer that failed is not used again."""
         try:
-            return self._ready().commit_offsets(offsets)
+            return self._ready(name).commit_offsets(offsets)
         except BaseException:
             self._free()
             raise
 
-    def _ready(self) -> Transactions:
+    def _end_spent(self) -> None:
         """On the thread. What former writers have begun has ended then."""
         while self._spent:
             _fence(self._producer, self._spent[0])
             del self._spent[0]
+
+    def _ready(self, name: str) -> Transactions:
+        """On the thread, after what former writers have begun."""
+        self._end_spent()
         if self._transactions is None:
-            self._transactions = self._producer(self.name)
+            self._transactions = self._producer(name)
             try:
                 self._transactions.take_over()
             except LogError:

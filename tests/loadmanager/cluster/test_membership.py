@@ -312,6 +312,27 @@ def test_a_suspicion_does_not_count_against_a_broker_that_wrote_to_the_channel_l
     assert cluster.suspected("a", after_s=1) == {"a:1#1"}, "a new refusal, after its last record"
 
 
+def test_a_refuted_report_of_one_observer_does_not_weaken_the_others():
+    cluster = Cluster(5)
+    a, b, c, d, _ = [peer.broker for peer in cluster.membership.peers.values()]
+    gone = BrokerId("e:1", 99)  # an incarnation that ended without taking its report back
+    cluster.membership.judge([(b, a), (gone, a)], 1.0)
+    cluster.membership.saw_change(Change(0, 0, Record("r", Action.NOOP, a)), 10.0)
+    cluster.membership.judge([(b, a), (gone, a), (c, a)], 1_000.0)
+    assert cluster.membership.suspected == {}, "c alone"
+    cluster.membership.judge([(b, a), (gone, a), (c, a), (d, a)], 1_000.0)
+    assert cluster.membership.suspected == {a: "a:1#1 refuses connections from c:1, d:1"}
+
+
+def test_a_suspicion_whose_window_is_over_counts_again():
+    cluster = Cluster(9)
+    assert len(cluster.suspected("a", "b", "c")) == 3
+    assert cluster.suspected() == set()
+    assert len(cluster.suspected("d", "e", "f", after_s=301)) == 3
+    assert cluster.suspected() == set()
+    assert len(cluster.suspected("a", "b", "c", "d", "e", "f", after_s=700)) == 3
+
+
 def test_nor_against_one_that_wrote_its_liveness_node_later():
     cluster = Cluster(3)
     assert cluster.suspected("a") == {"a:1#1"}

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from typing import ClassVar, cast
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from loadmanager.client.http_router import HttpRouter
@@ -24,9 +27,10 @@ from loadmanager.consumer.progress import Place
 from loadmanager.consumers.coordinator.messages import Why
 from loadmanager.consumers.coordinator.records import Partition
 from stack.servers import KafkaServer, free_port
+from statechannel.adapters.kafka import group_commits
 from statechannel.adapters.kafka.group_commits import WRITERS, GroupCommits, GroupInUse, place_of
-from statechannel.adapters.kafka.transactions import SEND_S
-from statechannel.errors import TopicUnknown, WriterFenced
+from statechannel.adapters.kafka.transactions import SEND_S, Transactions
+from statechannel.errors import LogUnavailable, TopicUnknown, WriterFenced
 from tests.faults import Cut, TcpProxy
 from tests.loadmanager.consumers.test_reset import GROUP, World, world
 from tests.servers import shared_kafka
@@ -87,6 +91,107 @@ async def test_who_takes_over_has_a_former_coordinator_fenced_unless_all_its_com
         await stuck
     assert world.topics.fenced == {"one"}
     assert world.topics.changed == {}
+
+
+# --- the clients of one coordinator
+
+
+async def test_bundles_that_are_taken_over_together_share_their_fences(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced, under_way, lock = Counter[str](), Counter[str](), threading.Lock()
+    most = 0
+    over = threading.Event()
+
+    def fence(producer: object, writer: str) -> None:
+        nonlocal most
+        del producer
+        with lock:
+            under_way[writer] += 1
+            fenced[writer] += 1
+            most = max(most, under_way.total())
+        over.wait(LONG_S)
+        with lock:
+            under_way[writer] -= 1
+
+    monkeypatch.setattr(group_commits, "_fence", fence)
+    monkeypatch.setattr(group_commits, "FENCED_KEPT", 10)
+    names = [f"writer-{each}" for each in range(50)]
+    async with commits_to("127.0.0.1:9") as (commits,):
+        bundles = [asyncio.create_task(commits.fence(names)) for _ in range(10)]
+        async with asyncio.timeout(LONG_S):
+            while most < group_commits.FENCES_AT_ONCE:
+                await asyncio.sleep(0.01)
+        bundles[0].cancel()
+        over.set()
+        await asyncio.gather(*bundles[1:])
+        assert most == group_commits.FENCES_AT_ONCE
+        assert fenced == dict.fromkeys(names, 1), "those of a bundle that gave up count for the others"
+        await commits.fence([*commits._fenced])
+        assert fenced.total() == len(names), "what was fenced stays so"
+        assert len(commits._fenced) == 10
+
+
+async def test_a_fence_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def fence(producer: object, writer: str) -> None:
+        del producer
+        tried.append(writer)
+        if len(tried) == 1:
+            raise LogUnavailable("Kafka is away")
+
+    monkeypatch.setattr(group_commits, "_fence", fence)
+    async with commits_to("127.0.0.1:9") as (commits,):
+        with pytest.raises(LogUnavailable, match="Kafka is away"):
+            await commits.fence(["one"])
+        await commits.fence(["one"])
+        assert tried == ["one", "one"]
+
+
+class Producer:
+    """Notes what it does under its name; its first commit fails while another job waits for the thread."""
+
+    done: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def take_over(self) -> None:
+        self.done.append(("taken over", self._name))
+
+    def commit_offsets(self, offsets: object) -> dict[str, KafkaError]:
+        del offsets
+        self.done.append(("committed", self._name))
+        if [what for what, _ in self.done].count("committed") == 1:
+            raise WriterFenced("a successor fenced it")
+        return {}
+
+    def drop(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+async def test_a_name_that_failed_makes_no_other_commit_whatever_waits_for_the_thread() -> None:
+    Producer.done.clear()
+    writer = group_commits._Writer(cast("Callable[[str], Transactions]", Producer), "groups-", LONG_S)
+    first, offsets, at_once = writer.name, [TopicPartition("orders", 0, 1)], threading.Event()
+    writer._thread.submit(at_once.wait, LONG_S)
+    writer._spent.append("former")
+    failing = asyncio.create_task(writer.commit("billing", offsets))
+    while not writer._sent:
+        await asyncio.sleep(0)
+    reading = asyncio.create_task(writer.until_ended("shipping"))
+    await asyncio.sleep(0)
+    at_once.set()
+    with pytest.raises(WriterFenced):
+        await failing
+    await reading
+    await writer.commit("billing", offsets)
+    writer.close()
+    assert Producer.done == [
+        ("taken over", "former"), ("taken over", first), ("committed", first),
+        ("taken over", first), ("taken over", writer.name), ("committed", writer.name),
+    ]  # fmt: skip
+    assert writer.name != first
 
 
 # --- on Kafka

@@ -8,7 +8,15 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_STORED,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.kafka_client import KafkaClient
@@ -45,9 +53,13 @@ class Record:
 class Trouble:
     """An error of Kafka's client about a partition."""
 
-    def __init__(self, partition: Partition, error: KafkaError) -> None:
+    def __init__(self, partition: Partition, error: KafkaError, offset: int | None = None) -> None:
         self.place = partition, -1001
         self._error = error
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
 
     def topic(self) -> str:
         return self.place[0][0]
@@ -284,7 +296,7 @@ class Service:
             on_lost=partial(self._tell, "lost"),
         )  # fmt: skip
         self.session = self.consumer._session
-        self.session._kafka = client(kafka)
+        self.consumer._kafka = self.session._kafka = client(kafka)
         self.answer(0, 1)
 
     def answer(self, *numbers: int, lease_ms: int = 60_000) -> None:
@@ -363,6 +375,27 @@ def test_a_deleted_topic_stops_no_other(error: int, caplog: pytest.LogCaptureFix
     service = Service(Kafka(cast("Any", Trouble(B, KafkaError(error))), Record(A, 7)))
     assert service.poll() == (A, 7)
     assert "waits for Kafka" in caplog.text
+
+
+@pytest.mark.parametrize(("at", "goes_on_at"), [(None, OFFSET_END), (7, OFFSET_BEGINNING)])
+def test_latest_is_for_a_partition_without_an_offset_and_not_for_records_that_are_gone(
+    at: int | None, goes_on_at: int
+) -> None:
+    kafka = Kafka(cast("Any", Trouble(B, KafkaError(KafkaError._AUTO_OFFSET_RESET), at)), Record(A, 7))
+    service = Service(kafka)
+    assert service.poll() == (A, 7)
+    assert kafka.settings["auto.offset.reset"] == "error", "it does not tell the two apart"
+    assert [(each.topic, each.partition) for each in kafka.unassigned[-1]] == [B]
+    assert [(each.topic, each.partition, each.offset) for each in kafka.assigned[-1]] == [(*B, goes_on_at)]
+
+
+@pytest.mark.parametrize("start", ["earliest", "error"])
+def test_other_starts_are_left_to_kafkas_client(start: str) -> None:
+    kafka = Kafka()
+    found = KafkaClient({"auto.offset.reset": start}, "persistent://t/n/g", lambda its: cast("Any", kafka.opened(its)))
+    assert kafka.settings["auto.offset.reset"] == start
+    assert not found.restart(cast("Any", Trouble(B, KafkaError(KafkaError._AUTO_OFFSET_RESET), 7)))
+    assert kafka.assigned == []
 
 
 def test_a_topic_that_may_not_be_read_is_an_error() -> None:

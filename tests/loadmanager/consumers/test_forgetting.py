@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from loadmanager.broker.serving import Claim
-from loadmanager.consumers.coordinator import service
+from loadmanager.consumers.coordinator import lag_topic, service
 from loadmanager.consumers.coordinator.group import Group
+from loadmanager.consumers.coordinator.lag_topic import GROUP_LAG_TOPIC
 from loadmanager.consumers.coordinator.messages import Beat
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
@@ -19,6 +20,7 @@ from loadmanager.consumers.coordinator.store import GroupStore
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.testing import NAMESPACE
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import Token
 from statechannel.ports import Payload
@@ -114,6 +116,98 @@ async def test_a_namespace_has_so_many_groups(tmp_path: Path, monkeypatch: pytes
         await coordinator.leave(named(1), "a")
         await coordinator.delete(named(1))
         await coordinator.heartbeat(named(3), "a", BEAT)
+
+
+class Held(SqliteLog):
+    """Its topic of lags answers when `is_free`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_free = asyncio.Event()
+        self.held = 0
+
+    async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        if topic == GROUP_LAG_TOPIC:
+            self.held += 1
+            await self.is_free.wait()
+        await super().append(topic, partition, payloads)
+
+
+async def reported(stack: AsyncExitStack, directory: Path, *numbers: int, retention_s: float = LONG_S) -> Coordinator:
+    """A coordinator of these groups without members, each with a report of its lag; its log is `Held`."""
+    log = Held(directory / "groups.db")
+    await log.start(5)
+    stack.push_async_callback(log.close)
+    clock_s = asyncio.get_running_loop().time
+    coordinator = Coordinator(GroupStore(log), KnownTopics(), clock_s, topics_every_s=0.05, retention_s=retention_s)
+    coordinator.attached(Owner(Token(1, 0, 1)))
+    await coordinator.start()
+    await stack.enter_async_context(in_background(coordinator.run()))
+    await coordinator.acquire(BUNDLE, Token(1, 0, 1), None)
+    for number in numbers:
+        await coordinator.heartbeat(named(number), "a", BEAT)
+        coordinator._hosted[named(number)].group.reported = {"orders": 2}
+        await coordinator.leave(named(number), "a")
+    return coordinator
+
+
+def log_of(coordinator: Coordinator) -> Held:
+    log = coordinator._store.log
+    assert isinstance(log, Held)
+    return log
+
+
+async def until_held(log: Held) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not log.held:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_member_that_joins_while_its_group_is_deleted_stays_one_for_the_next_coordinator(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator = await reported(stack, tmp_path, 1)
+        log = log_of(coordinator)
+        deleting = asyncio.create_task(coordinator.delete(named(1)))
+        await until_held(log)
+        await coordinator.heartbeat(named(1), "b", BEAT)
+        log.is_free.set()
+        with pytest.raises(Conflict, match="has 1 members"):
+            await deleting
+        successor = await owning(stack, tmp_path, 2)
+        assert (await successor.describe(named(1))).members.keys() == {"b"}
+
+
+async def test_an_event_of_a_deleted_group_does_not_bring_it_back(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator = await owning(stack, tmp_path, 1)
+        await coordinator.heartbeat(named(1), "a", BEAT)
+        await coordinator.leave(named(1), "a")
+        hosted = coordinator._hosted[named(1)]
+        await coordinator.delete(named(1))
+        hosted.group.reported = {"orders": 1}  # as a report of the lag that was under way
+        await coordinator._publish(named(1), hosted)
+        assert [*coordinator.groups()] == []
+
+
+async def test_a_lag_topic_that_does_not_answer_holds_up_no_other_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag_topic, "DELETED_WITHIN_S", 0.2)
+    async with AsyncExitStack() as stack:
+        coordinator = await reported(stack, tmp_path, 1, 2, 3, retention_s=0.3)
+        with pytest.raises(LogUnavailable, match="could not be deleted from group-lag within"):
+            async with asyncio.timeout(LONG_S):
+                await coordinator.delete(named(1))
+        assert named(1) in coordinator.groups()
+        await coordinator.heartbeat(named(4), "a", BEAT)
+        await coordinator.leave(named(4), "a")
+        await until_gone(coordinator, named(4))
+        assert {*coordinator.groups()} == {named(1), named(2), named(3)}, "their records say what is to be deleted"
+        log_of(coordinator).is_free.set()
+        for number in (1, 2, 3):
+            await until_gone(coordinator, named(number))
 
 
 class Counted(SqliteLog):

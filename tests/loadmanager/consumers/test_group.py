@@ -392,6 +392,44 @@ def test_a_member_that_comes_back_before_its_leave_was_planned_gets_its_part() -
     assert len(members.group.holders) == 6
 
 
+def test_no_member_claims_by_a_division_that_is_being_replaced() -> None:
+    """The next one is computed without such a claim: the partition would stay with the wrong member."""
+    members = Members(4, Settings(Mode.CLIENT))
+    group = members.group
+    group.large = -1
+    for name in "ab":
+        members.beat(name)
+    divide(group)
+    settle(members)
+    assert members.last["b"].view is None, "it knows this generation"
+    members.beat("c")
+    plan = group.plan()
+    assert plan is not None
+    members.beat("d")
+    group.take(plan(), 0)
+    while group.place(1, 0):
+        pass
+    plan = group.plan()
+    assert plan is not None
+    members.beat("b")
+    of_a = next(each for each in group.holders if group.target(each) == "a")
+    last = members.last["b"]
+    members.sequence += 1
+    claim = Beat(ORDERS, last.epoch, last.revision, members.sequence, last.generation, (of_a,))
+    group.heartbeat("b", claim, 0)
+    for _ in range(2):  # it gives up what was claimed
+        members.beat("a")
+    group.take(plan(), 0)
+    while group.place(1, 0):
+        pass
+    for _ in range(3):
+        for name in "abcd":
+            members.beat(name)
+    group.check_invariants()
+    assert not group.is_divided
+    assert group.target(of_a) == group.holders[of_a]
+
+
 def test_a_plan_of_former_settings_does_not_count() -> None:
     members = Members(6)
     settle(members)

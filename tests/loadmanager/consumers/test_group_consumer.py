@@ -105,6 +105,43 @@ async def test_latest_loses_nothing_over_a_restart_before_the_first_record(world
 
 
 @pytest.mark.slow
+async def test_latest_reads_nothing_of_before_also_where_kafka_takes_no_commits_of_the_group(world: World) -> None:
+    """Members of Kafka's own protocol are in the group: so it has no committed offsets, and `poll` says so later."""
+    await asyncio.to_thread(world.send, PARTITIONS)
+    other = Consumer(
+        {
+            "bootstrap.servers": world.kafka,
+            "broker.address.family": "v4",
+            "group.id": world.group.partition("://")[2],
+            "enable.auto.commit": False,
+        }
+    )
+    other.subscribe([world.topic])
+    late: dict[str, Any] = {**world.options, "kafka": {**world.options["kafka"], "auto.offset.reset": "latest"}}
+    seen: list[str] = []
+
+    def read() -> None:
+        with GroupConsumer(world.group, [world.topic], **late) as consumer:
+            while True:
+                message = consumer.poll(0.1)
+                if message is not None:
+                    seen.append((message.value() or b"").decode())
+                if len(consumer.assignment) == PARTITIONS:
+                    world.send(1)
+
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not other.assignment():
+                await asyncio.to_thread(other.poll, 0.1)
+            with pytest.raises(Conflict):
+                await asyncio.to_thread(read)
+    finally:
+        other.close()
+    assert seen
+    assert min(map(int, seen)) >= PARTITIONS
+
+
+@pytest.mark.slow
 async def test_latest_goes_on_at_the_begin_where_its_place_is_cut_off(world: World) -> None:
     """Kafka's own consumer jumps to the end, and never reads what came while it was away."""
     late: dict[str, Any] = {**world.options, "kafka": {**world.options["kafka"], "auto.offset.reset": "latest"}}

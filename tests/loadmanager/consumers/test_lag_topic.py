@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_topic import (
     GROUP_LAG,
@@ -20,6 +22,7 @@ from loadmanager.consumers.coordinator.lag_topic import (
     deletions,
     key_of,
 )
+from loadmanager.consumers.coordinator.lag_watch import Reading
 from loadmanager.consumers.coordinator.messages import Beat
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.testing import NAMESPACE
@@ -134,3 +137,33 @@ async def test_a_coordinator_reports_its_groups_and_deletes_what_goes(tmp_path: 
         await coordinator.delete(NAME)
         assert await last(log) == {}
         assert NAME not in coordinator.groups()
+
+
+async def test_a_report_of_a_hundred_thousand_partitions_keeps_the_loop_for_no_long_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time of the processor that the loop's thread takes in one turn."""
+    turns_s: list[float] = []
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began_s = time.thread_time()
+        run(handle)
+        turns_s.append(time.thread_time() - began_s)
+
+    async with AsyncExitStack() as stack:
+        coordinator = await running(stack, tmp_path, KnownTopics())
+        owner = Owner(Token(1, 0, 1))
+        coordinator.attached(owner)
+        await coordinator.acquire(BUNDLE, owner.owned.token, None)
+        await coordinator.heartbeat(NAME, "a", BEAT)
+        hosted = coordinator._hosted[NAME]
+        partitions = {(f"topic-{topic}", each): 1 for topic in range(100) for each in range(1_000)}
+        hosted.group.reported = {"bills": 20_000}
+        backlog = GroupBacklog(ID)
+        coordinator.lag._watch.add(NAME, Reading(asyncio.get_running_loop().time(), backlog, {}, partitions, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", timed)
+            await coordinator._report_once()
+        assert hosted.group.reported == {f"topic-{each}": 1_000 for each in range(100)}
+        assert max(turns_s) < 0.02

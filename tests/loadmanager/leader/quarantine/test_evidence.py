@@ -120,6 +120,16 @@ def test_a_holder_that_gives_the_bundle_away_ends_the_row():
     assert log.lost_with() == []
 
 
+@pytest.mark.parametrize(("cause", "lost"), [("", [A]), ("1.7", [])])
+def test_a_transfer_that_a_decision_calls_off_did_not_lose_its_target(cause: str, lost: list[BrokerId]):
+    log = Log()
+    log.give(B, BUNDLE, at_s=10)
+    log.write(Action.RETURN, B, Role.BROKER, BUNDLE, at_s=10)
+    log.write(Action.TRANSFER, LEADER, Role.LEADER, BUNDLE, at_s=20, to=A)
+    log.write(Action.CANCEL, LEADER, Role.LEADER, BUNDLE, at_s=21, reason="another does not move", cause=cause)
+    assert log.lost_with() == lost
+
+
 def test_a_broker_that_could_not_acquire_it_changes_nothing():
     log = two_losses()
     log.give(C, BUNDLE, at_s=30)

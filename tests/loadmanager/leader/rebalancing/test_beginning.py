@@ -51,8 +51,8 @@ class Cluster:
             self.meanwhile()
         return self.answers.get(bundle) or Change(0, 77, Record("", Action.TRANSFER, A))
 
-    async def call_off(self, bundle: Bundle, seen: int, reason: str) -> Verdict:
-        self.log.append(f"call off {bundle.lo}, seen {seen}")
+    async def call_off(self, bundle: Bundle, seen: int, reason: str, cause: str) -> Verdict:
+        self.log.append(f"call off {bundle.lo}, seen {seen}, {cause}")
         return Change(0, 78, Record("", Action.CANCEL, A))
 
     def forbids(self, bundle: Bundle, to: BrokerId) -> str:
@@ -134,7 +134,7 @@ async def test_what_has_begun_of_a_group_is_called_off_when_the_next_is_refused(
     cluster.answers = {chain[2]: REFUSED}
     found = await cluster.begin(*(move(bundle, group=3) for bundle in chain[:4]))
     assert found == {1: "called off", 2: "called off", 3: "refused", 4: "refused"}
-    assert cluster.log[3:] == ["call off 1, seen 77", "call off 2, seen 77"]
+    assert cluster.log[3:] == ["call off 1, seen 77, 1.7", "call off 2, seen 77, 1.7"]
     assert not any("move 4" in line for line in cluster.log)
 
 
