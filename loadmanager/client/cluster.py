@@ -93,3 +93,10 @@ class Pin:
                 f"{said_by} belongs to cluster {text[:200]!r}, not to {header_of(self.cluster)}", text[:200]
             )
         return said
+
+    def named(self, headers: Mapping[str, str], said_by: str) -> ClusterIdentity:
+        """As `check`, for an address that is to get credentials. Raises AnotherCluster, too, if it names no cluster."""
+        said = self.check(headers, said_by)
+        if said is None:
+            raise AnotherCluster(f"{said_by} names no cluster, so no credentials are sent to it", "")
+        return said

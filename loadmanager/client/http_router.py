@@ -15,9 +15,9 @@ import aiohttp
 import msgspec
 
 from loadmanager.client.credentials import Credentials
-from loadmanager.client.redirection import TOKEN_HEADER, AnotherCluster, NotServing, error_of
+from loadmanager.client.redirection import TOKEN_HEADER, NotServing, error_of
 from loadmanager.client.route import Route
-from loadmanager.client.router import Router
+from loadmanager.client.router import JSON, Router
 from statechannel.errors import InvalidName
 from statechannel.law.record import Token
 
@@ -85,7 +85,7 @@ class HttpRouter:
         self, method: str, topic: str, path: str, body: bytes | None, *, budget_s: float = 10.0
     ) -> HttpAnswer:
         """Any request to the owner. Raises as `Router.call`."""
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {} if body is None else JSON
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_TIMEOUT_S, sock_connect=1.0)
 
         async def send(route: Route) -> HttpAnswer:
@@ -93,16 +93,14 @@ class HttpRouter:
             if not url:
                 raise NotServing(f"{route.broker} {self._without_url}", 0.1)
             directory = self.router.directory
-            try:
-                said = {**headers, **await directory.headers(url, self._credentials)}
-                async with self.router.session.request(
-                    method, url + path, data=body, headers=said, timeout=timeout
-                ) as response:
-                    directory.pin.check(response.headers, f"{route.broker} at {url}")
-                    answer = HttpAnswer(response.status, response.headers, await response.read())
-            except (aiohttp.ClientError, OSError, AnotherCluster):
-                directory.doubt(url)
-                raise
+            async with (
+                directory.asking(url, self._credentials) as said,
+                self.router.session.request(
+                    method, url + path, data=body, headers={**headers, **said}, timeout=timeout
+                ) as response,
+            ):
+                directory.pin.check(response.headers, f"{route.broker} at {url}")
+                answer = HttpAnswer(response.status, response.headers, await response.read())
             redirection = error_of(answer.status, answer.headers, answer.body)
             if redirection is not None:
                 redirection.said_by = route.broker

@@ -55,7 +55,10 @@ class NotServing(Unavailable):
 
 
 class AnotherCluster(NotServing):
-    """The request is for another cluster than the one that got it, or the answer is another cluster's."""
+    """The request is for another cluster than the one that got it, or the answer is another cluster's.
+
+    `cluster` is "" if the answer does not say whose it is.
+    """
 
     def __init__(self, message: str, cluster: str) -> None:
         super().__init__(message, 0.1)

@@ -40,6 +40,7 @@ FAILURES_KEPT = 5
 """A learned URL that fails this often in a row is forgotten; given URLs never are."""
 
 URLS_KEPT = 256
+JSON = {"Content-Type": "application/json"}
 FIRST_S = 1.0
 """How long the given brokers have, in all, to tell their cluster at the first lookup."""
 
@@ -111,24 +112,26 @@ class Directory:
         """The known admin URLs."""
         return list(self._admins)
 
-    async def headers(self, url: str, credentials: Credentials) -> dict[str, str]:
-        """The headers for a request to the admin interface at `url`: the cluster and the credentials.
+    @asynccontextmanager
+    async def asking(self, url: str, credentials: Credentials) -> AsyncGenerator[dict[str, str]]:
+        """Around a request to the admin interface at `url`; yields its headers: the cluster and the credentials.
 
-        Before credentials go to an address, it tells its cluster without them; after a failure it must do so again.
-        Raises AnotherCluster, Forbidden (as `Credentials.headers`), and the errors of a request.
+        Before credentials go to an address, it names its cluster without them. It must do so again after a request that
+        failed or was cancelled: something else may answer there by then. Raises AnotherCluster, also if it names none,
+        Forbidden (as `Credentials.headers`), and the errors of a request.
         """
-        shown = credentials.headers(url)
-        if shown and url not in self._confirmed:
-            async with self._session.get(url + WHO, headers=self.pin.headers(), allow_redirects=False) as response:
-                self.pin.check(response.headers, url)
-            if len(self._confirmed) >= URLS_KEPT:
-                self._confirmed.clear()
-            self._confirmed.add(url)
-        return {**self.pin.headers(), **shown}
-
-    def doubt(self, url: str) -> None:
-        """A request to this URL failed: something else may answer there from now on."""
-        self._confirmed.discard(url)
+        try:
+            shown = credentials.headers(url)
+            if shown and url not in self._confirmed:
+                async with self._session.get(url + WHO, headers=self.pin.headers(), allow_redirects=False) as response:
+                    self.pin.cluster = self.pin.named(response.headers, url)
+                if len(self._confirmed) >= URLS_KEPT:
+                    self._confirmed.clear()
+                self._confirmed.add(url)
+            yield {**self.pin.headers(), **shown}
+        except BaseException:
+            self._confirmed.discard(url)
+            raise
 
     async def locate(self, topic: str, timeout_s: float) -> Route:
         """The owner, according to the first broker that answers; each may defer its answer for up to `timeout_s`.
@@ -207,23 +210,23 @@ class Directory:
 
     async def _ask(self, admin: _AdminUrl, topic: str, timeout_s: float) -> Route:
         body = msgspec.json.encode({"topics": [topic], "timeout_ms": int(timeout_s * 1000)})
-        async with asyncio.timeout(timeout_s + _SLACK_S), self._lookup(admin.url, body) as response:
+        async with (
+            asyncio.timeout(timeout_s + _SLACK_S),
+            self.asking(admin.url, self._credentials) as said,
+            self._session.post(f"{admin.url}/v1/lookup", data=body, headers={**JSON, **said}) as response,
+        ):
             self.pin.take(response.headers, admin.url)
-            if response.status in (401, 403):
-                kind = NotKnown if response.status == 401 else Forbidden
-                raise kind(error_detail(await response.read()) or f"{admin.url} answers {response.status}")
-            if response.status == 503:
-                raise Unavailable(f"{admin.url} answers 503", retry_after_s(response.headers))
-            response.raise_for_status()
-            answer = _decoder.decode(await response.read()).answers[0]
+            text = await response.read()
+            if response.status not in (401, 403, 503):
+                response.raise_for_status()
+        if response.status in (401, 403):
+            kind = NotKnown if response.status == 401 else Forbidden
+            raise kind(error_detail(text) or f"{admin.url} answers {response.status}")
+        if response.status == 503:
+            raise Unavailable(f"{admin.url} answers 503", retry_after_s(response.headers))
+        answer = _decoder.decode(text).answers[0]
         admin.failures = 0
         return self._read(answer)
-
-    @asynccontextmanager
-    async def _lookup(self, url: str, body: bytes) -> AsyncGenerator[aiohttp.ClientResponse]:
-        headers = {"Content-Type": "application/json", **await self.headers(url, self._credentials)}
-        async with self._session.post(f"{url}/v1/lookup", data=body, headers=headers) as response:
-            yield response
 
     def _read(self, answer: _Answer) -> Route:
         if answer.error is not None or answer.bundle is None or answer.broker is None:
@@ -249,7 +252,7 @@ class Directory:
         self._failed(admin)
 
     def _failed(self, admin: _AdminUrl) -> None:
-        self.doubt(admin.url)
+        self._confirmed.discard(admin.url)
         admin.failures += 1
         admin.rests_until_s = time.monotonic() + REST_S
         if admin.failures >= FAILURES_KEPT and not admin.given:
@@ -405,7 +408,8 @@ class Router:
 
         Retries after Moved, NotServing, a connection error (OSError, aiohttp.ClientError), or an answer with an older
         token than was seen. Raises BudgetSpent, NotFound, Forbidden, Conflict, InvalidName, and any other error of
-        `send`.
+        `send`. A cancelled call, as one that spends its budget, looks the key up at the next call: an owner that hangs
+        may have a successor.
         """
         trouble: BaseException | None = None
         asked: Route | None = None
@@ -427,8 +431,11 @@ class Router:
                         return outcome
                     trouble = outcome.error
                     await asyncio.sleep(outcome.pause_s(attempt))
+        except asyncio.CancelledError:
+            self._forget(asked)
+            raise
         except TimeoutError:
-            self._forget(asked)  # an owner that hangs may have a successor
+            self._forget(asked)
             raise BudgetSpent(f"{topic}: no answer within {budget_s:g} s: {_told(trouble)}", trouble) from trouble
 
     async def _try(self, topic: str, send: Send[T], token_of: Callable[[T], Token | None] | None) -> T | _Trouble:

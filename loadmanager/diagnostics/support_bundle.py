@@ -205,20 +205,22 @@ class Collector:
 
     async def _ask(self, url: str, path: str) -> str:
         try:
-            headers = await self._directory.headers(url, self._credentials)
+            async with (
+                self._directory.asking(url, self._credentials) as headers,
+                self._session.get(url + path, headers=headers, allow_redirects=False) as answer,
+            ):
+                self._directory.pin.take(answer.headers, url)
+                content = await answer.content.read(MAX_ANSWER_BYTES)
+                while chunk := await answer.content.read(MAX_ANSWER_BYTES):
+                    content += chunk
+                    if len(content) > MAX_ANSWER_BYTES:
+                        raise _Refused(answer.status, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         except Forbidden as error:
             raise _Refused(0, str(error)) from None
-        async with self._session.get(url + path, headers=headers, allow_redirects=False) as answer:
-            self._directory.pin.take(answer.headers, url)
-            content = await answer.content.read(MAX_ANSWER_BYTES)
-            while chunk := await answer.content.read(MAX_ANSWER_BYTES):
-                content += chunk
-                if len(content) > MAX_ANSWER_BYTES:
-                    raise _Refused(answer.status, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            text = content.decode("utf-8", errors="replace")
-            if answer.status != 200:
-                raise _Refused(answer.status, text[:500])
-            return text
+        text = content.decode("utf-8", errors="replace")
+        if answer.status != 200:
+            raise _Refused(answer.status, text[:500])
+        return text
 
 
 def _to_ask(members: list[_Member], admin_url: str) -> Iterable[tuple[str, str]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from loadmanager.client.cluster import header_of
+from loadmanager.client.cluster import WHO, header_of
 from loadmanager.client.redirection import CLUSTER_HEADER
 from loadmanager_api.cli.contexts import parse
 from loadmanager_api.cli.main import main
@@ -227,33 +229,83 @@ async def test_a_context_keeps_to_the_cluster_of_its_first_answer(cluster: Clust
     assert ours not in shell.file.read_text(), "the cluster of another address is not the context's"
 
 
-async def test_no_token_goes_to_a_cluster_that_the_context_does_not_mean(shell: Shell, tmp_path: Path):
-    seen: list[str] = []
+class Stranger:
+    """An address that is not the one which the context means; it notes which credentials it is sent."""
 
-    async def answer(request: web.Request) -> web.Response:
-        seen.append(request.headers.get("Authorization", ""))
-        return web.json_response([], headers={CLUSTER_HEADER: "green/1/0"})
+    def __init__(self, status: int, cluster: str, who: str = "") -> None:
+        self._status, self._cluster, self._who = status, cluster, who or cluster
+        self.seen: list[str] = []
+        self.sends_to = ""
+        self.url = ""
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    token = tmp_path / "token"
-    token.write_text("secret")
-    token.chmod(0o600)
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        shell.done("context", "set", "p", "--admin-url", url, "--token-file", str(token), "--cluster", "blue")
-        for command in (
-            ("brokers", "list"), ("channel", "watch"), ("doctor", "-o", str(tmp_path / "x.tar.gz"), "--no-check"),
-        ):  # fmt: skip
+    async def answer(self, request: web.Request) -> web.Response:
+        self.seen.append(request.headers.get("Authorization", ""))
+        cluster = self._who if request.path == WHO else self._cluster
+        headers = {CLUSTER_HEADER: cluster} if cluster else {}
+        if self.sends_to and not cluster:
+            raise web.HTTPTemporaryRedirect(self.sends_to)
+        return web.json_response([], status=self._status, headers=headers)
+
+
+@asynccontextmanager
+async def listening(*strangers: Stranger) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for each in strangers:
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", each.answer)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            each.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("secret")
+    file.chmod(0o600)
+    return file
+
+
+COMMANDS = ("brokers", "list"), ("channel", "watch"), ("doctor", "-o", "x.tar.gz", "--no-check")
+
+
+async def complete(shell: Shell) -> None:
+    line = "loadmanager --context p brokers drain "
+    await shell.ask("completion", "bash", "--answer", COMP_LINE=line)
+
+
+@pytest.mark.parametrize(
+    ("meant", "cluster", "status"),
+    [("blue", "green/1/0", 200), ("blue", "", 404), ("", "", 200), ("", "no cluster/", 200)],
+)
+async def test_no_token_goes_to_what_does_not_name_the_cluster_of_the_context(
+    shell: Shell, token: Path, monkeypatch: pytest.MonkeyPatch, meant: str, cluster: str, status: int
+):
+    monkeypatch.setattr("loadmanager_api.cli.channel.ATTEMPTS", 0)
+    monkeypatch.chdir(token.parent)
+    stranger = Stranger(status, cluster)
+    async with listening(stranger):
+        shell.done("context", "set", "p", "--admin-url", stranger.url, "--token-file", str(token), "--cluster", meant)
+        for command in COMMANDS:
             refused = await shell.ask(*command)
             assert refused.exit_code != 0, refused.output
-            assert "green/1/0" in refused.output
-        asked = len(seen)
-        await shell.ask("completion", "bash", "--answer", COMP_LINE="loadmanager --context p brokers drain ")
-        assert len(seen) > asked
-        assert set(seen) == {""}
-    finally:
-        await runner.cleanup()
+            assert (cluster if meant and cluster else "names no cluster") in refused.output
+        asked = len(stranger.seen)
+        await complete(shell)
+        assert len(stranger.seen) > asked
+        assert set(stranger.seen) == {""}
+
+
+async def test_no_token_goes_where_another_address_answers_for_it(shell: Shell, token: Path):
+    first, ours, other = Stranger(200, ""), Stranger(200, "blue/1/0"), Stranger(200, "", "blue/1/0")
+    async with listening(first, ours, other):
+        first.sends_to, other.sends_to = f"{ours.url}{WHO}", f"{first.url}/v1/brokers"
+        for url in (first.url, other.url):
+            shell.done("context", "set", "p", "--admin-url", url, "--token-file", str(token), "--cluster", "blue")
+            assert (await shell.ask("brokers", "list")).exit_code != 0
+            await complete(shell)
+        assert set(other.seen) == {"", "Bearer secret"}
+        assert set(first.seen + ours.seen) == {""}

@@ -25,6 +25,7 @@ from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Log, LogEntry, Payload
 from tests.api.conftest import Broker, Cluster
 from tests.api.test_watch import Writer
+from tests.loadmanager.client.test_another_cluster import Address
 
 SOMEBODY = Incarnation("somebody:1", 9)
 
@@ -199,6 +200,29 @@ async def test_who_cannot_be_asked_is_told_apart_from_who_agrees(cluster: Cluste
     assert result.exit_code == 3, result.output
     assert "does not answer" in result.stdout
     assert "4 could not be checked" in result.stdout
+
+
+async def test_a_token_goes_only_to_what_names_the_cluster_of_the_log(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start()
+    node, address = cluster.brokers[0].node, Address()
+    url = await address.begin()
+    try:
+        await node.world.coordination.register(
+            node.current.me, msgspec.structs.replace(node.registration, admin_url=url).encode()
+        )
+        monkeypatch.setenv("LOADMANAGER_TOKEN", "secret")
+        for address.cluster, why in ("", "names no cluster"), ("green/1/0", "belongs to cluster 'green/1/0'"):
+            result = await verify(cluster)
+            assert result.exit_code == 3, result.output
+            assert why in " ".join(result.stdout.split())
+        assert address.tokens == []
+        address.cluster = f"{node.settings.cluster}/1/0"
+        await verify(cluster)
+        assert address.tokens == [address.cluster]
+    finally:
+        await address.runner.cleanup()
 
 
 async def test_replica_that_stopped_reading_does_not_agree_by_its_old_offset(cluster: Cluster) -> None:

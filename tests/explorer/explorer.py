@@ -1,6 +1,6 @@
 """Explores every interleaving of a small cluster, over the production law, proofs and leader core.
 
-    python -m tests.explorer --events 9
+    python -m tests.explorer --records 3 --ticks 2
 
 Nothing is copied into another language: records are judged by `OwnershipTable.replay`, proofs counted by `Proofs`, dead
 holders revoked and replaced by `LeaderCore`. What is modelled is the world around them: a log of one partition, a
@@ -12,9 +12,10 @@ Everything is as bad as it can be, which spares most events:
   the channel in each instant until the first record lands that it has not read. An older proof would only end sooner.
 * Every clock but the leader's is as slow as the margin allows.
 * A leader looks as soon as anything changed; what it writes may land late, twice or never.
-* A broker may write, in any role but the leader's, whatever the law accepts from it by what it has read. Two promises
-  bind it, since the law rests on these: a holder writes `release` only after it stopped, and a leader's records come
-  from its `LeaderCore`.
+* A broker may write, in any role but the leader's, whatever the law accepts from it by what it has read, but for splits
+  and merges. Three promises bind it, since the law rests on these: a holder that writes `release` does not serve under
+  this ownership any more; it accepts an ownership or declines it, not both; a leader's records come from its
+  `LeaderCore`.
 
 Each state is visited once. States are equal if they differ only in how long the log was and when it is: offsets count
 by rank, times from now.
@@ -61,7 +62,7 @@ VALIDITY, MARGIN = 1, 1
 """Ticks. Every broker's clock is as slow as the margin allows: its proofs count for both together."""
 NEVER_S = 1_000
 LONG_AGO = -3
-"""Ticks after which nothing depends on how long ago something was: more than any time-out above."""
+"""Ticks after which nothing depends on how long ago something was: more than validity and margin together."""
 PEERS = tuple(Peer(each, Registration()) for each in BROKERS)
 
 
@@ -124,12 +125,10 @@ class Budget:
     """Records that never land. Without it a record may still land after everything else."""
     copies: int = 0
     """Records that land twice."""
-    in_flight_timeout: int = NEVER_S
-    """Ticks after which the leader ends what is in flight."""
 
     def core(self) -> LeaderCore:
         """A new leader's core. It asks for nothing twice: copies and losses are events of their own."""
-        return LeaderCore(LeaderSettings(VALIDITY, MARGIN, self.in_flight_timeout, NEVER_S, NEVER_S))
+        return LeaderCore(LeaderSettings(VALIDITY, MARGIN, NEVER_S, NEVER_S, NEVER_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +139,8 @@ class Broker:
     """Up to where it has read."""
     writes: tuple[Record, ...] = ()
     """Records on their way to the log, in order."""
+    answer: tuple[int, Action] | None = None
+    """The token of the last ownership that it accepted or declined, with `return` or `release`."""
     core: LeaderCore | None = None
     """Its memory as a leader, from when it read its own `lead` until it reads another one."""
 
@@ -188,6 +189,7 @@ class World:
             for index, broker in enumerate(self.brokers)
             if broker.at.entry.holder == BROKERS[index]
             and broker.at.entry.state in SERVING_STATES
+            and broker.answer != (broker.at.entry.token, Action.RELEASE)
             and self.proofs(index).fresh(0, self.now)
         ]
 
@@ -195,8 +197,13 @@ class World:
 Step = tuple[str, World]
 
 
-def begin(budget: Budget, *, owner: int = A, leader: int = C, unassigned: bool = False) -> World:
-    """One bundle, served by `owner`, or given back by it; all brokers have read everything; `leader` leads."""
+def begin(
+    budget: Budget, *, owner: int = A, leader: int = C, unassigned: bool = False, target: int | None = None
+) -> World:
+    """One bundle, served by `owner`, or given back by it, or on its way to `target`; `leader` leads.
+
+    All brokers have read everything.
+    """
     log = Log(None, None)
     boundaries = (FULL_LOWER, FULL_UPPER)
     log = log.append(
@@ -207,6 +214,8 @@ def begin(budget: Budget, *, owner: int = A, leader: int = C, unassigned: bool =
     log = log.append(_about(log, Action.RETURN, owner))
     for action in (Action.UNLOAD, Action.RELEASE) if unassigned else ():
         log = log.append(_about(log, action, owner))
+    if target is not None:
+        log = log.append(_about(log, Action.TRANSFER, owner, to=BROKERS[target]))
     brokers = [Broker(log) for _ in BROKERS]
     brokers[leader] = replace(brokers[leader], core=budget.core())
     return World(log, (0.0,) * log.length, tuple(brokers), budget)
@@ -244,7 +253,14 @@ def steps(world: World) -> Iterator[Step]:
             continue
         if budget.records:
             for record in _writable(broker.at, index):
-                yield f"{name} writes {_told(record)}", world.change(index, writes=(record,)).spend(records=1)
+                answer = broker.answer
+                if broker.at.entry.state is State.ASSIGNING and record.action in (Action.RETURN, Action.RELEASE):
+                    token = broker.at.entry.token
+                    if answer is not None and answer[0] == token and answer[1] is not record.action:
+                        continue
+                    answer = token, record.action
+                wrote = world.change(index, writes=(record,), answer=answer).spend(records=1)
+                yield f"{name} writes {_told(record)}", wrote
         if budget.elections and broker.core is None and index in budget.electable:
             claim = Record("l", Action.LEAD, BROKERS[index], Role.LEADER, world.epoch + 1)
             elected = replace(world.spend(elections=1), epoch=world.epoch + 1)
@@ -334,8 +350,7 @@ def _records(world: World, index: int, duty: Duty) -> Iterator[tuple[Record, ...
 
 @cache
 def _writable(log: Log, author: int) -> tuple[Record, ...]:
-    """What the law would accept from a broker by what it has read; no `release` while it may serve."""
-    serves = log.entry.holder == BROKERS[author] and log.entry.state in SERVING_STATES
+    """What the law would accept from a broker by what it has read."""
     found: dict[tuple[object, ...], Record] = {}
     for action in (
         Action.OWN,
@@ -347,8 +362,6 @@ def _writable(log: Log, author: int) -> tuple[Record, ...]:
         Action.CANCEL,
         Action.REVOKE,
     ):
-        if action is Action.RELEASE and serves:
-            continue
         for role in (Role.BROKER, Role.ADMIN):
             for to in (None, *BROKERS):
                 record = _about(log, action, author, role, to=to)
@@ -369,10 +382,13 @@ def _told(record: Record | None) -> str:
 
 
 def _copied(core: Core) -> Core:
-    """A copy that shares nothing that changes: containers one level deep, and the book of what was asked for."""
+    """A copy that shares nothing that changes: containers, those in a dictionary, and the book of what was asked for."""
     copied = copy.copy(core)
     for name, value in vars(core).items():
-        if isinstance(value, dict | list | set | deque):
+        if isinstance(value, dict):
+            held = {of: dict(some) if isinstance(some, dict) else some for of, some in value.items()}
+            setattr(copied, name, held)
+        elif isinstance(value, list | set | deque):
             setattr(copied, name, copy.copy(value))
         elif name == "_asked":
             setattr(copied, name, _copied(value))
@@ -439,7 +455,8 @@ def _since(at: float | None, now: float) -> float | None:
 
 def _broker(broker: Broker, now: float, offsets: Mapping[int, int], at: int) -> Hashable:
     writes = tuple(_record(record, offsets) for record in broker.writes)
-    return at, writes, None if broker.core is None else _core(broker.core, now, offsets)
+    answer = None if broker.answer is None else (offsets.get(broker.answer[0]), broker.answer[1])
+    return at, writes, answer, None if broker.core is None else _core(broker.core, now, offsets)
 
 
 def _flight(flight: Flight, offsets: Mapping[int, int]) -> Hashable:
@@ -493,6 +510,8 @@ class Found:
 
     states: int = 0
     depth: int = 0
+    steps: set[tuple[State, Action, State]] = field(default_factory=set[tuple[State, Action, State]])
+    """Rows of the table that were applied."""
     complete: bool = False
     violation: str = ""
     path: tuple[str, ...] = ()
@@ -524,6 +543,12 @@ def explore(start: World, *, most: int = 1_000_000, settled_each: int = 0) -> Fo
     while queue:
         world, depth = queue.popleft()
         found.states, found.depth = found.states + 1, depth
+        verdict = world.tip.verdict
+        if isinstance(verdict, Change) and verdict.record.action is not Action.CREATE_NAMESPACE:
+            for each in verdict.transitions:
+                assert each.before is not None
+                assert each.after is not None
+                found.steps.add((each.before.state, verdict.record.action, each.after.state))
         serving = world.serving()
         if len(serving) > 1:
             return end(world, f"{' and '.join('abc'[each] for each in serving)} serve the bundle at the same time")
@@ -554,7 +579,7 @@ def settles(world: World) -> bool:
     Another leader is elected first, since the former one does not repeat what was lost.
     """
     world = replace(world, brokers=tuple(replace(each, core=None) for each in world.brokers))
-    world = replace(world, budget=Budget(in_flight_timeout=world.budget.in_flight_timeout))
+    world = replace(world, budget=Budget())
     for _ in range(PATIENCE):
         world = replace(_round(world), now=world.now + 0.5)
         if len(world.serving()) == 1:
@@ -581,7 +606,10 @@ def _round(world: World) -> World:
     ours = {State.ASSIGNING: Action.RETURN, State.RELEASING: Action.RELEASE}
     for index in alive:
         me, action = BROKERS[index], None
-        if entry.holder == me:
+        answer = world.brokers[index].answer
+        if entry.holder == me and entry.state is State.ASSIGNING and answer is not None and answer[0] == entry.token:
+            action = answer[1]
+        elif entry.holder == me:
             action = ours.get(entry.state)
         elif entry.target == me and entry.state is State.TRANSFERRING:
             action = Action.READY

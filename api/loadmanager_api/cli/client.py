@@ -251,15 +251,15 @@ async def admin_headers(remote: Remote, session: ClientSession, credentials: Cre
     """The headers for a request to this broker: cluster and credentials.
 
     Before credentials are sent, the broker names its cluster without them, on the same connection as a rule. Raises
-    AnotherCluster, Forbidden, and the errors of a request.
+    AnotherCluster, also if it names none, Forbidden, and the errors of a request.
     """
-    from loadmanager.client.cluster import WHO
+    from loadmanager.client.cluster import WHO, Pin, header_of
 
     ours = {CLUSTER_HEADER: remote.pinned.cluster} if remote.pinned.cluster else {}
     shown = credentials.headers(url)
     if shown:
         async with session.get(url + WHO, headers=ours, allow_redirects=False) as answer:
-            keep_to(remote, answer.headers, url)
+            _remember(remote, header_of(Pin(remote.pinned.cluster).named(answer.headers, url)))
     return {**ours, **shown}
 
 
@@ -321,7 +321,7 @@ def distrusted(admin_url: str, error: ssl.CertificateError) -> str:
 
 def not_answered(remote: Remote, failures: Mapping[str, BaseException]) -> Failed:
     """The error of a request that no broker of the cluster answered."""
-    another = next((error for error in failures.values() if isinstance(error, AnotherCluster)), None)
+    another = next((error for error in failures.values() if isinstance(error, AnotherCluster) and error.cluster), None)
     if another is None:
         return NotNow(unreachable(failures))
     name, cluster = remote.pinned.context, another.cluster

@@ -165,8 +165,8 @@ def _answer(remote: Remote, url: str, path: str, timeout_s: float) -> Any:
             shown, tls = credentials.headers(url), credentials.context()
             if shown:  # they go to no broker that has not named its cluster without them
                 with urlopen(Request(url + WHO, headers=cluster), timeout=timeout_s, context=tls) as answer:
-                    Pin(remote.pinned.cluster).check(answer.headers, url)
-            asked.headers.update(shown)
+                    Pin(remote.pinned.cluster).named({} if answer.geturl() != url + WHO else answer.headers, url)
+            asked.unredirected_hdrs.update(shown)
         except LoadManagerError as error:
             raise ValueError(str(error)) from None
     with urlopen(asked, timeout=timeout_s, context=tls) as answer:

@@ -24,7 +24,9 @@ from loadmanager.channel.audit.digests import (
     differing_bundle,
     differing_part,
 )
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
+from loadmanager.client.router import Directory
 from loadmanager.errors import Forbidden, NotFound, Unavailable
 from loadmanager.model.registration import read_peer
 from statechannel.errors import BadSnapshot, ForeignCluster, InvariantError, NewerRecord, Trimmed
@@ -65,12 +67,13 @@ class Endpoint:
     """The endpoint of one broker."""
 
     def __init__(
-        self, broker: str, url: str, session: aiohttp.ClientSession, credentials: Credentials | None = None
+        self, broker: str, url: str, session: aiohttp.ClientSession, directory: Directory, credentials: Credentials
     ) -> None:
         self.broker = broker
-        self._credentials = credentials or Credentials()
+        self._credentials = credentials
         self._url = url
         self._session = session
+        self._directory = directory
 
     async def said(self) -> list[Said]:
         """The digests by partition. Raises Unavailable, with the reason."""
@@ -102,10 +105,11 @@ class Endpoint:
         if not self._url:
             raise Unavailable("it registered no admin URL")
         try:
-            headers = self._credentials.headers(self._url)
-            async with self._session.get(
-                self._url + path, params=query, headers=headers, allow_redirects=False
-            ) as answer:
+            async with (
+                self._directory.asking(self._url, self._credentials) as headers,
+                self._session.get(self._url + path, params=query, headers=headers, allow_redirects=False) as answer,
+            ):
+                self._directory.pin.check(answer.headers, self._url)
                 body = await answer.read()
         except TimeoutError:
             raise Unavailable("it did not answer in time") from None
@@ -131,11 +135,12 @@ def session(credentials: Credentials) -> aiohttp.ClientSession:
 
 
 def endpoints_of(
-    members: Mapping[str, Member], opened: aiohttp.ClientSession, credentials: Credentials
+    members: Mapping[str, Member], opened: aiohttp.ClientSession, credentials: Credentials, cluster: str
 ) -> list[Endpoint]:
-    """The endpoints of all registered brokers, by name."""
+    """The endpoints of all registered brokers, by name. They answer if they belong to a cluster of this name."""
     peers = [read_peer(member) for _, member in sorted(members.items())]
-    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened, credentials) for peer in peers]
+    directory = Directory((), opened, credentials, Pin(cluster))
+    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened, directory, credentials) for peer in peers]
 
 
 async def ask_all(endpoints: Sequence[Endpoint]) -> list[list[Said] | Unavailable]:
@@ -402,7 +407,7 @@ async def verify(
     await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))
     credentials = Credentials.of_environment()
     async with session(credentials) as opened:
-        endpoints = endpoints_of(members, opened, credentials)
+        endpoints = endpoints_of(members, opened, credentials, cluster)
         answers = await ask_all(endpoints)
         findings: list[Finding] = []
         cluster_identity: ClusterIdentity | None = None

@@ -32,8 +32,7 @@ from pathlib import Path
 import msgspec
 
 from loadmanager.channel.migration.offline_log import patiently
-from loadmanager.consumers.coordinator.records import parsed
-from loadmanager.consumers.coordinator.store import GROUPS
+from loadmanager.consumers.coordinator.store import GROUPS, GroupTable
 from loadmanager.documents.fold import DOCUMENT_TOPICS, Entry
 from loadmanager.errors import Conflict, Invalid
 from statechannel.errors import BadSnapshot, NewerRecord
@@ -289,7 +288,7 @@ DocumentEntries = Mapping[str, tuple[bytes, ...]]
 """The values of each document topic, in their order."""
 
 GroupEntries = Sequence[tuple[bytes, bytes]]
-"""Keys of the groups' topic and their last values, in the order in which these were written."""
+"""Keys of the groups' topic and their last values that count, in the order in which these were written."""
 
 
 async def documents_in(log: Log) -> DocumentEntries:
@@ -359,20 +358,14 @@ async def _groups(log: Log, *, members: bool) -> GroupEntries:
     if not await log.has_topic(GROUPS.name):
         return ()
     await log.open_topic(GROUPS)
-    last: dict[bytes, bytes] = {}
+    table, last = GroupTable(), dict[bytes, bytes]()
     async with aclosing(log.read(GROUPS.name, 0, 0)) as batches:
         async for batch in batches:
             for entry in batch:
+                if not table.take(entry):
+                    continue  # in its place in the new log it may replace what counts, or count itself
                 key = entry.key or b""
                 last.pop(key, None)  # in the order of the last writes, as compaction leaves them
-                if entry.value is not None and (members or _is_of_group(key)):
+                if entry.value is not None and (members or key.endswith(b"\n")):  # a group's key ends so
                     last[key] = entry.value
     return tuple(last.items())
-
-
-def _is_of_group(key: bytes) -> bool:
-    """Whether it is the key of a group, not of one of its members."""
-    try:
-        return not parsed(key.decode())[2]
-    except ValueError:
-        return False

@@ -59,7 +59,7 @@ class Known(msgspec.Struct):
 
 
 class GroupTable:
-    """What counts, after the entries so far. Pure."""
+    """What counts, after the entries so far."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Token, Known]] = {}
@@ -70,8 +70,11 @@ class GroupTable:
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._groups))
 
-    def apply(self, key: str, value: bytes | None) -> None:
-        """Take the next entry. Raises ValueError, msgspec.ValidationError for one that cannot be read."""
+    def apply(self, key: str, value: bytes | None) -> bool:
+        """Take the next entry. Returns False if it is void.
+
+        Raises ValueError, msgspec.ValidationError for one that cannot be read.
+        """
         group, token, member = parsed(key)
         record = None if value is None else decoded(key, value)
         if group not in self._groups:
@@ -79,7 +82,7 @@ class GroupTable:
         tokens = self._groups.setdefault(group, {})
         newest = self.newest(group)
         if token < newest and not (record is None and tokens[newest].complete):
-            return  # void; but what a complete owner replaced is deleted
+            return False  # void; but what a complete owner replaced is deleted
         if isinstance(record, GroupRecord) and record.creator and group not in self._creators:
             self._creators[group] = record.creator
             self._created[record.creator] += 1
@@ -94,6 +97,15 @@ class GroupTable:
             self._counts[namespace_of(group)] -= 1
             if group in self._creators:
                 self._created[self._creators.pop(group)] -= 1
+        return True
+
+    def take(self, entry: LogEntry) -> bool:
+        """As `apply`; an entry that cannot be read is skipped, with a warning, and is void."""
+        try:
+            return self.apply((entry.key or b"").decode(), entry.value)
+        except (ValueError, msgspec.MsgspecError) as error:
+            _log.warning("%s offset %d is skipped: %s", TOPIC, entry.offset, error)
+            return False
 
     def beside(self, group: str) -> int:
         """How many groups its namespace has."""
@@ -219,7 +231,4 @@ class GroupStore:
 
     def _take(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            try:
-                self.table.apply((entry.key or b"").decode(), entry.value)
-            except (ValueError, msgspec.MsgspecError) as error:
-                _log.warning("%s offset %d is skipped: %s", TOPIC, entry.offset, error)
+            self.table.take(entry)

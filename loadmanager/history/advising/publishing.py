@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 
+import aiohttp
 import msgspec
 
 from loadmanager.broker.wiring import open_log
+from loadmanager.client.cluster import Pin
 from loadmanager.client.credentials import Credentials
+from loadmanager.client.redirection import AnotherCluster
+from loadmanager.client.router import Directory
 from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError, Unavailable
 from loadmanager.leader.plans.advice import Advice
 from loadmanager.leader.plans.store import PlanStore
@@ -38,7 +40,7 @@ def publish(advice: Sequence[Advice], where: Settings | str) -> tuple[str, ...]:
     Advice before the one that failed is published.
     """
     if isinstance(where, str):
-        return tuple(_posted(each, where.rstrip("/")) for each in advice)
+        return asyncio.run(_posted(advice, where.rstrip("/")))
     return asyncio.run(_written(advice, where))
 
 
@@ -62,17 +64,30 @@ async def _written(advice: Sequence[Advice], settings: Settings) -> tuple[str, .
         await log.close()
 
 
-def _posted(advice: Advice, url: str) -> str:
+async def _posted(advice: Sequence[Advice], url: str) -> tuple[str, ...]:
     credentials = Credentials.of_environment()
-    headers = {"Content-Type": "application/json", "X-Author": AUTHOR, **credentials.headers(url)}
-    request = urllib.request.Request(f"{url}/v1/plans/advice", msgspec.json.encode(advice), headers, method="POST")
+    async with credentials.session(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session:
+        return tuple([await _post(each, url, session, credentials) for each in advice])
+
+
+async def _post(advice: Advice, url: str, session: aiohttp.ClientSession, credentials: Credentials) -> str:
+    directory = Directory((url,), session, credentials, Pin(advice.provenance.cluster))
+    body, about = msgspec.json.encode(advice), {"Content-Type": "application/json", "X-Author": AUTHOR}
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S, context=credentials.context()) as answer:
-            return str(json.load(answer)["id"])
-    except urllib.error.HTTPError as error:
-        raise _refusal(error.code, error.read()) from None
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"{url} does not answer: {error}") from None
+        async with (
+            directory.asking(url, credentials) as said,
+            session.post(
+                f"{url}/v1/plans/advice", data=body, headers={**about, **said}, allow_redirects=False
+            ) as answer,
+        ):
+            text = await answer.read()
+            if answer.status >= 300:
+                raise _refusal(answer.status, text)
+            return str(json.loads(text)["id"])
+    except AnotherCluster as error:
+        raise (Invalid if error.cluster else Unavailable)(str(error)) from None
+    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+        raise Unavailable(f"{url} does not answer: {str(error) or type(error).__name__}") from None
 
 
 def _refusal(status: int, body: bytes) -> LoadManagerError:

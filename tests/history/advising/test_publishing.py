@@ -13,6 +13,7 @@ from loadmanager.history.advising import publish
 from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange, sealed
 from loadmanager.settings import Settings
 from loadmanager.testing import embedded_cluster
+from tests.loadmanager.client.test_another_cluster import Address
 from tests.loadmanager.embedded import PATIENT
 
 
@@ -38,12 +39,31 @@ async def test_it_arrives_either_way_and_once(tmp_path: Path) -> None:
         assert await asyncio.to_thread(publish, [other, one], f"http://{broker.name}/") == (other.id, one.id)
         await broker.ask(lambda node: node.plans.refresh())
         assert sorted(plan.id for plan in broker.node.plans.all()) == sorted([one.id, other.id])
-        for where in (settings, f"http://{broker.name}"):
-            with pytest.raises(Invalid, match="of cluster 'another'"):
+        for where, why in ((settings, "of cluster 'another'"), (f"http://{broker.name}", "for cluster 'another'")):
+            with pytest.raises(Invalid, match=why):
                 await asyncio.to_thread(publish, [advice("another")], where)
         with pytest.raises(Invalid, match=r"may change it to 0\.2, not to 0\.9"):
             await asyncio.to_thread(publish, [advice(to=0.9)], f"http://{broker.name}")
         assert len(broker.node.plans.all()) == 2
+
+
+async def test_a_token_goes_only_to_what_names_the_cluster_of_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMANAGER_TOKEN", "secret")
+    address = Address()
+    url = await address.begin()
+    try:
+        with pytest.raises(Unavailable, match="names no cluster"):
+            await asyncio.to_thread(publish, [advice()], url)
+        address.cluster = "green/1/0"
+        with pytest.raises(Invalid, match=r"green/1/0.*not to standalone"):
+            await asyncio.to_thread(publish, [advice()], url)
+        assert address.tokens == []
+        address.cluster = "standalone/1/0"
+        with pytest.raises(Unavailable, match="'id'"):
+            await asyncio.to_thread(publish, [advice()], url)
+        assert address.tokens == ["standalone/1/0"]
+    finally:
+        await address.runner.cleanup()
 
 
 def test_nobody_answers() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -15,12 +17,13 @@ from aiohttp import web
 
 from loadmanager import Broker, Conflict, Moved, NotServing
 from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
-from loadmanager.client.cluster import Pin, check_request, cluster_in, continues, header_of
+from loadmanager.client.cluster import WHO, Pin, check_request, cluster_in, continues, header_of
 from loadmanager.client.credentials import Credentials
 from loadmanager.client.redirection import CLUSTER_HEADER, AnotherCluster, problem_of
-from loadmanager.client.route import RouteTable
+from loadmanager.client.route import Route, RouteTable
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.errors import Invalid, Unavailable
+from statechannel.law.bundle import Bundle
 from statechannel.law.partition import ClusterIdentity
 from tests.loadmanager.embedded import NAMESPACE, PATIENT, TOPIC, Host, embedded
 
@@ -96,23 +99,33 @@ def test_a_consumer_keeps_its_name_and_refuses_what_is_no_cluster():
 
 
 class Address:
-    """An address where a broker of some cluster answers lookups; it notes which credentials it is sent."""
+    """An address where a broker of some cluster answers lookups; it notes which credentials it is sent.
+
+    Without a cluster its answers have no header. While `hangs`, it answers only the question which cluster it is of.
+    """
 
     def __init__(self) -> None:
         self.cluster = ""
+        self.status = 200
+        self.hangs = False
+        self.asked = asyncio.Event()
         self.tokens: list[str] = []
         self.runner: web.AppRunner
 
     async def answer(self, request: web.Request) -> web.Response:
         if "Authorization" in request.headers:
             self.tokens.append(self.cluster)
+        if self.hangs and request.path != WHO:
+            self.asked.set()
+            await asyncio.Event().wait()
+        named = {CLUSTER_HEADER: self.cluster} if self.cluster else {}
         answer = {"topic": TOPIC, "bundle": f"{NAMESPACE}/0x00000000_0xffffffff", "broker": "b", "urls": {}}
-        return web.json_response({"answers": [answer]}, headers={CLUSTER_HEADER: self.cluster, "Connection": "close"})
+        return web.json_response({"answers": [answer]}, status=self.status, headers={**named, "Connection": "close"})
 
     async def begin(self, port: int = 0) -> str:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.answer)
-        self.runner = web.AppRunner(app)
+        self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", port).start()
         return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
@@ -140,6 +153,73 @@ async def test_credentials_go_to_no_address_that_does_not_name_the_cluster_first
             with pytest.raises(Unavailable, match=r"blue/2/0.*not to blue/1/0"):
                 await router.directory.locate(TOPIC, 1.0)
             assert address.tokens == ["blue/1/0"] * 2
+    finally:
+        await address.runner.cleanup()
+
+
+Ask = Callable[[HttpRouter, str, float], Coroutine[Any, Any, None]]
+
+
+async def looked_up(http: HttpRouter, url: str, budget_s: float) -> None:
+    await http.router.directory.locate(TOPIC, budget_s)
+
+
+async def called(http: HttpRouter, url: str, budget_s: float) -> None:
+    async def send(route: Route) -> None:
+        raise AssertionError("no broker may have said where it is served")
+
+    await http.router.call(TOPIC, send, budget_s=budget_s)
+
+
+async def requested(http: HttpRouter, url: str, budget_s: float) -> None:
+    http.router.routes.learn(Route(Bundle.parse(f"{NAMESPACE}/0x00000000_0xffffffff"), "b", {"admin": url}))
+    await http.get(TOPIC, "/x", budget_s=budget_s)
+
+
+def of_blue(url: str, cluster: str = "blue") -> HttpRouter:
+    mine = Credentials(token="secret")
+    return HttpRouter(Router([url], cluster=cluster, credentials=mine), protocol="admin", credentials=mine)
+
+
+@pytest.mark.parametrize(("cluster", "status"), [("blue", 404), ("blue", 503), ("", 200)])
+@pytest.mark.parametrize("ask", [looked_up, called, requested])
+async def test_no_token_goes_to_what_names_no_cluster(ask: Ask, cluster: str, status: int):
+    address = Address()
+    address.status = status
+    url = await address.begin()
+    try:
+        async with of_blue(url, cluster) as http:
+            with pytest.raises(Unavailable, match=f"{url} names no cluster"):
+                await ask(http, url, 0.5)
+            assert address.tokens == []
+            address.cluster, address.status = "blue/1/0", 200
+            await requested(http, url, 5.0)
+            assert set(address.tokens) == {"blue/1/0"}, "a broker names it as soon as it has read its log"
+    finally:
+        await address.runner.cleanup()
+
+
+@pytest.mark.parametrize("cluster", ["blue", ""])
+@pytest.mark.parametrize("ask", [looked_up, requested])
+async def test_a_cancelled_request_leaves_neither_trust_in_its_address_nor_its_route(ask: Ask, cluster: str):
+    address = Address()
+    address.cluster, address.hangs = "blue/1/0", True
+    url = await address.begin()
+    port = address.runner.addresses[0][1]
+    try:
+        async with of_blue(url, cluster) as http:
+            asking = asyncio.create_task(ask(http, url, 60.0))
+            await address.asked.wait()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert http.router.cached(TOPIC) is None, "an owner that hangs may have a successor"
+            await address.runner.cleanup()
+            address.cluster, address.hangs = "green/1/0", False
+            await address.begin(port)
+            with pytest.raises(Unavailable, match=r"green/1/0.*not to blue/1/0"):
+                await ask(http, url, 0.5)
+            assert address.tokens == ["blue/1/0"]
     finally:
         await address.runner.cleanup()
 

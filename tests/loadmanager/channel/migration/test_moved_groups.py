@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.channel.migration.export import _seal, decode, encode, fill_groups, groups_in
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
-from loadmanager.consumers.coordinator.records import Settings, Subscription
+from loadmanager.consumers.coordinator.records import GroupRecord, Settings, Subscription, encoded, key_of
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.store import GROUPS, TOPIC
 from loadmanager.errors import Conflict, Invalid
@@ -93,6 +93,24 @@ async def test_a_file_has_the_settings_and_members_of_an_earlier_time_have_to_jo
         refused = await new.beat("m", epoch, 99)
         assert isinstance(refused, Refusal)
         assert refused.why is Why.UNKNOWN_MEMBER
+
+
+@pytest.mark.parametrize("members", [True, False])
+async def test_what_a_former_owner_writes_behind_a_fence_replaces_nothing(tmp_path: Path, members: bool):
+    async with AsyncExitStack() as stack:
+        old, new = Here(stack, tmp_path / "old", 1), Here(stack, tmp_path / "new", 2)
+        await filled(old)
+        before = await groups_in(old.log, members=True)
+        fence = key_of(NAME, Token(1, 0, 2)).encode(), encoded(GroupRecord(complete=False))
+        late = [(key, encoded(GroupRecord()) if key.endswith(b"\n") else value) for key, value in before]
+        unread = [(key, b"not a record") for key, _ in before]
+        new_member = key_of(NAME, Token(1, 0, 1), "n").encode(), before[0][1]
+        await old.log.append(TOPIC, 0, [Payload(*each) for each in (fence, *late, *unread, new_member)])
+        found = await groups_in(old.log, members=members)
+        assert found == (*(each for each in before if members or each[0].endswith(b"\n")), fence)
+        await fill_groups(await new.open(), found)
+        described = await (await new.coordinate()).describe(NAME)
+        assert (described.settings, set(described.members)) == (WEIGHTED, {"m"} if members else set())
 
 
 async def test_what_is_deleted_stays_so_and_where_there_are_no_groups_no_topic_is_made(tmp_path: Path):
