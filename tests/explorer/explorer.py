@@ -382,7 +382,7 @@ def _told(record: Record | None) -> str:
 
 
 def _copied(core: Core) -> Core:
-    """A copy that shares nothing that changes: containers, those in a dictionary, and the book of what was asked for."""
+    """A copy that shares nothing that changes: containers, those in a dictionary, the book of what was asked for."""
     copied = copy.copy(core)
     for name, value in vars(core).items():
         if isinstance(value, dict):
