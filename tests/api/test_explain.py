@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -21,6 +23,7 @@ from loadmanager.errors import Conflict, Unavailable
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
 from loadmanager_api.cli.main import main
 from loadmanager_api.routes.explain import moment
+from statechannel.adapters.sqlite.log import SqliteLog
 from tests.loadmanager.embedded import PATIENT
 
 WAIT_S = 60.0
@@ -361,3 +364,20 @@ def test_a_log_that_is_not_there_is_told(tmp_path: Path):
     assert result.exit_code == 1
     assert "there is no file" in result.stderr
     assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.slow
+async def test_what_if_over_a_log_loads_no_web_framework(tmp_path: Path):
+    log = SqliteLog(tmp_path / "cluster.db")
+    await log.start(5)
+    await log.close()
+    code = (
+        "import sys; from click.testing import CliRunner; from loadmanager_api.cli.main import main\n"
+        "print(CliRunner().invoke(main, sys.argv[1:]).output)\n"
+        "print([name for name in ('fastapi', 'starlette') if name in sys.modules])\n"
+    )
+    arguments = ("what-if", "--add-brokers", "1", "--log", f"sqlite:{tmp_path}/cluster.db")
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, *arguments], capture_output=True)
+    answer, loaded = done.stdout.decode().strip().rsplit("\n", 1)
+    assert "no decision is recorded" in answer
+    assert loaded == "[]"

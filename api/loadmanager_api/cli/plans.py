@@ -569,15 +569,10 @@ def what_if(
 
 
 def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
-    from pydantic import ValidationError
-
+    from loadmanager.decisions.explaining.what_if import Edits
     from loadmanager_api.cli.explain_offline import asked
-    from loadmanager_api.routes.explain import WhatIfRequest
 
-    try:
-        edits = WhatIfRequest(**wish).edits()
-    except ValidationError as error:
-        raise click.UsageError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
+    edits = msgspec.convert(wish, Edits)
     return asked(log, (), lambda explainer: explainer.what_if(edits, at_ms))
 
 

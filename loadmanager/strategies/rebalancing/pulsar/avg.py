@@ -23,11 +23,10 @@ Hits = Mapping[str, int]
 
 
 class AvgMemory(msgspec.Struct, frozen=True):
-    """The memory between rounds. `targets`: the incarnation to which each bundle was last sent, by names."""
+    """The memory between rounds."""
 
     low: Hits = msgspec.field(default_factory=dict[str, int])
     high: Hits = msgspec.field(default_factory=dict[str, int])
-    targets: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     outcome: Outcome = Outcome()
 
 
@@ -58,8 +57,7 @@ class Avg:
                 low |= lows
             elif (why := _even_out(model, settings, moves, fuller, emptier)) is not None:
                 refused.append(Refused(model.brokers.ids[fuller].name, Cause.NO_BUNDLES, why))
-        after = AvgMemory(low, high, _targets(before.targets, model, moves))
-        return _decision(moves, after, tuple(refused), apart if rows else None)
+        return _decision(moves, AvgMemory(low, high), tuple(refused), apart if rows else None)
 
 
 def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apart: int | None) -> Decision:
@@ -107,10 +105,3 @@ def _stays(model: ClusterModel, moves: Moves, bundle: int, destination: int, fit
     if model.bundles.moved_s[bundle] < model.constraints.rest_s[bundle]:
         return RESTING
     return moves.refusal(bundle, destination) if fits else "no traffic, or more than is to go"
-
-
-def _targets(before: Mapping[str, str], model: ClusterModel, moves: Moves) -> Mapping[str, str]:
-    """The remembered targets of bundles that are still in the model, and this round's."""
-    shown = {str(bundle) for bundle in model.bundles.ids}
-    kept = {bundle: target for bundle, target in before.items() if bundle in shown}
-    return {**kept, **{str(move.bundle): str(move.destination) for move in moves.made}}
