@@ -367,6 +367,15 @@ class Group:
     def members(self) -> Mapping[str, Subscription]:
         return {name: member.subscription for name, member in self._members.items()}
 
+    def has(self, name: str) -> bool:
+        """Returns True if that is a member."""
+        return name in self._members
+
+    @property
+    def view(self) -> View | None:
+        """What members divide the partitions by in this generation; None if the coordinator does, or not yet."""
+        return self._view
+
     @property
     def is_empty(self) -> bool:
         """Whether it has no members."""

@@ -12,7 +12,7 @@ import msgspec
 from loadmanager.client.redirection import NotServing
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.measures import named
-from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
+from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, View
 from loadmanager.consumers.coordinator.records import Partition
 from loadmanager.errors import Conflict
 from statechannel.errors import LogUnavailable, WriterFenced
@@ -27,7 +27,12 @@ class Hosted:
         self.group = group
         self.bundle = bundle
         self.token = token
-        self.news = asyncio.Event()
+        self._news = asyncio.Event()
+        """For resets, and for commits that wait."""
+        self._news_of: dict[str, asyncio.Event] = {}
+        """For heartbeats that wait, by member: each write of a large group would wake thousands otherwise."""
+        self._view: View | None = None
+        """By which the members divide the partitions, as far as they were woken for it."""
         self.beats = 0
         self.resetting: set[Partition] = set()
         """Partitions whose offsets are being reset."""
@@ -48,10 +53,17 @@ class Hosted:
         """Commits that wait for those."""
         group.is_unsettled = self._is_unsettled
 
-    def tell(self) -> None:
-        """Wake all that wait: heartbeats, and resets."""
-        self.news.set()
-        self.news = asyncio.Event()
+    def tell(self, members: Collection[str] = ()) -> None:
+        """Wake resets and commits that wait, and the heartbeats of these members; of all, if they have a new view."""
+        self._news.set()
+        self._news = asyncio.Event()
+        if self.group.view is not self._view:
+            self._view = self.group.view
+            members = members if self._view is None else tuple(self._news_of)
+        for member in members:
+            news = self._news_of.pop(member, None)
+            if news is not None:
+                news.set()
 
     def heartbeat(self, member: str, beat: Beat, now_ms: int) -> Answer | Refusal:
         """As `Group.heartbeat`; the answer names this coordinator."""
@@ -66,10 +78,10 @@ class Hosted:
         """Wait until the answer to a member's heartbeat is another one, as long as the group is ours."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while not self.is_gone and member in self.group.members:
+                while not self.is_gone and self.group.has(member):
                     if has_news(self.group.answer(member, beat.generation), beat):
                         return
-                    await self.news.wait()
+                    await self._news_of.setdefault(member, asyncio.Event()).wait()
 
     def begin_reset(self, partitions: Collection[Partition]) -> None:
         """Raise Conflict if one of them is being reset already."""
@@ -86,7 +98,7 @@ class Hosted:
         self._queued += 1
         try:
             while any(each in self._stored for each in partitions):
-                await self.news.wait()
+                await self._news.wait()
         finally:
             self._queued -= 1
 
@@ -130,7 +142,7 @@ class Hosted:
     def end(self) -> None:
         """The group is not ours any more: end what waits for it, and attempts to store its offsets."""
         self.is_gone = True
-        self.tell()
+        self.tell(tuple(self._news_of))
         for attempt in self._attempts:
             attempt.reschedule(asyncio.get_running_loop().time())
 
@@ -170,7 +182,7 @@ class Hosted:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self.is_gone and not self.is_free(partitions):
-                    await self.news.wait()
+                    await self._news.wait()
         return self.is_free(partitions)
 
 

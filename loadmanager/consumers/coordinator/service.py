@@ -37,6 +37,7 @@ from loadmanager.consumers.coordinator.records import (
     Settings,
     Written,
     key_of,
+    parsed,
 )
 from loadmanager.consumers.coordinator.store import Fenced, GroupStore, namespace_of
 from loadmanager.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
@@ -196,7 +197,7 @@ class Coordinator:
             self.waiting -= 1
         async with self.broker.admit(name) as claim:
             hosted = self._known(name, claim)
-            if hosted is None or member not in hosted.group.members:
+            if hosted is None or not hosted.group.has(member):
                 return OVER
             answer = hosted.answer(member, beat.generation)
             await self._promised(name, hosted, member)
@@ -510,7 +511,7 @@ class Coordinator:
             raise Fenced(f"{name} was moved or deleted: look it up again", 0.1)
         entries = hosted.group.written(hosted.token)
         if entries:
-            hosted.tell()
+            hosted.tell({parsed(key)[2] for key, _ in entries})
         if hosted.dividing is None and hosted.group.is_divided:
             hosted.dividing = asyncio.create_task(self._divide(name, hosted))
         await self._store.write(name, hosted.token, entries, key_of(name, hosted.token, member) if member else "")

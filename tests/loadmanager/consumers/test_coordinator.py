@@ -16,10 +16,11 @@ import pytest_asyncio
 from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.consumer.membership import Membership
-from loadmanager.consumers.coordinator import service
+from loadmanager.consumers.coordinator import hosted, service
 from loadmanager.consumers.coordinator.group import LARGE, Group
+from loadmanager.consumers.coordinator.hosted import has_news
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
-from loadmanager.consumers.coordinator.records import Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.records import Mode, Partition, Settings, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
 from loadmanager.consumers.coordinator.targets import Situation, Targets
 from loadmanager.errors import NotFound, Unavailable
@@ -212,6 +213,36 @@ async def test_news_wake_a_waiting_heartbeat(world: World) -> None:
         assert len((await waiting).partitions["orders"]) == 3
     await world.beat("a")
     assert len((await world.beat("b")).partitions["orders"]) == 3
+
+
+async def test_only_heartbeats_with_news_are_woken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 20 members leaves: its partition has a new reader. All have news when they are to divide themselves."""
+    looked: list[str] = []
+
+    def counted(answer: Answer, beat: Beat) -> bool:
+        looked.append(beat.process)
+        return has_news(answer, beat)
+
+    names = [f"m{number}" for number in range(20)]
+    for name in names:
+        await world.beat(name)
+    await world.balanced(*names)
+    monkeypatch.setattr(hosted, "has_news", counted)
+    waiting = {name: asyncio.create_task(world.beat(name, wait_s=60.0)) for name in names}
+    async with asyncio.timeout(20):
+        while world.coordinator.waiting < len(names):
+            await asyncio.sleep(0.01)
+        looked.clear()
+        leaver = next(name for name in names if world.reads(name))
+        waiting.pop(leaver).cancel()
+        await world.coordinator.leave(GROUP, leaver)
+        await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+        (heir,) = [name for name, each in waiting.items() if each.done()]
+        assert (await waiting.pop(heir)).partitions["orders"]
+        assert len(looked) == 1
+        await world.coordinator.configure(GROUP, Settings(Mode.CLIENT))
+        assert all(each.view is not None for each in await asyncio.gather(*waiting.values()))
+    assert len(looked) == 1 + len(waiting)
 
 
 async def test_a_waiting_heartbeat_holds_no_move_up(world: World) -> None:
