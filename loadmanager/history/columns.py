@@ -201,7 +201,7 @@ AUDIT = _with(
 GROUP_LAG = _with(
     _ORIGIN, at=_TIME, group=_TEXT, topic=_TEXT, queue=_INT, lag=_LONG, consumer=_TEXT, generation=_LONG, day=_DAY
 )
-"""It gets rows once its topic exists."""
+"""It gets rows once its topic exists. `consumer` is null while no member has the queue."""
 
 CHANNEL_STATE = _columns(
     partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=_BYTES, held=_INT

@@ -42,6 +42,7 @@ LEAST_PARTITIONS, MOST_PARTITIONS = 8, 200
 """On a cluster: executors come after the session, so it may know of no core yet; and Spark's default."""
 END_WORK_S = 5.0
 ZONE = "spark.sql.session.timeZone"
+SQL_ON_FILES = "spark.sql.runSQLOnFiles"
 _NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
 
@@ -200,6 +201,17 @@ def keep_stdout(spark: SparkSession) -> None:
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     nowhere = java.java.io.OutputStream.nullOutputStream()
     java.java.lang.System.setOut(java.java.io.PrintStream(nowhere))
+
+
+@contextmanager
+def tables_alone(spark: SparkSession) -> Generator[None]:
+    """Inside, SQL cannot name a file (text.`/etc/passwd`), only tables and views."""
+    before = spark.conf.get(SQL_ON_FILES)
+    spark.conf.set(SQL_ON_FILES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(SQL_ON_FILES, str(before))
 
 
 @contextmanager

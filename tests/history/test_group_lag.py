@@ -122,7 +122,7 @@ async def written(log: KafkaLog) -> list[GroupLagRecord]:
 
 
 def rebalanced(records: list[GroupLagRecord]) -> tuple[int, float]:
-    """How often the generation changed, and which part of the partitions kept their consumer over a change."""
+    """How far the generation rose, and which part of the partitions kept their consumer over a change."""
     last = {(each.generation, each.queue): each.consumer for each in records if each.consumer}
     generations = sorted({each.generation for each in records})
     pairs = [
@@ -131,7 +131,7 @@ def rebalanced(records: list[GroupLagRecord]) -> tuple[int, float]:
         for queue in range(PARTITIONS)
         if (before, queue) in last and (after, queue) in last
     ]
-    return len(generations) - 1, sum(one == other for one, other in pairs) / len(pairs)
+    return generations[-1] - generations[0], sum(one == other for one, other in pairs) / len(pairs)
 
 
 async def members(world: World) -> set[str]:

@@ -145,6 +145,18 @@ def test_spark_answers_as_duckdb_and_only_selects(spark: SparkSession, root: Pat
         assert (result.exit_code, result.stdout, "Error: " in result.stderr) == (1, "", True)
 
 
+def test_spark_reads_no_file_that_a_question_names(spark: SparkSession, root: Path, tmp_path: Path):
+    other = tmp_path / "move"
+    write_deltalake(str(other), pa.table({"decision": ["1.1"]}))
+    (file,) = other.glob("*.parquet")
+    for source in ("text.`/etc/hostname`", "binaryFile.`/etc/hostname`", f"delta.`{other}`", f"parquet.`{file}`"):
+        assert spark.sql(f"SELECT * FROM {source}").count() > 0
+        result = sql(root, f"SELECT * FROM {source}", "--engine", "spark")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "TABLE_OR_VIEW_NOT_FOUND" in result.stderr
+        assert spark.sql(f"SELECT * FROM {source}").count() > 0, "the session that was there keeps its settings"
+
+
 def test_views_and_their_columns_are_listed():
     listed = json.loads(CliRunner().invoke(main, ["history", "sql", "--list", "-o", "json"]).stdout)
     assert {row["view"] for row in listed} == set(VIEWS)

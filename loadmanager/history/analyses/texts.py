@@ -15,6 +15,7 @@ from importlib.resources import files
 import msgspec
 from pyspark.sql import DataFrame
 
+from loadmanager.consumers.coordinator.lag_topic import EVERY_S
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.columns import TABLES
@@ -110,6 +111,7 @@ def _filled(name: str, window: Window, options: Options) -> str:
         end=_timestamp(end_us),
         around_begin=_timestamp(begin_us - around_us),
         around_end=_timestamp(end_us + around_us),
+        lag_ttl_us=LAG_TTL_US,
         rest_us=round(options.rest_s * 1e6),
         settle_m=max(1, round(options.settle_s / 60)),
         measure=options.measure,
@@ -151,6 +153,8 @@ OF_BUNDLES = dict(zip((RESOURCES[n] for n in (0, 2, 3, 4)), ("cpu", "bytes_in", 
 them, because it does not fall when a bundle goes."""
 MOST_HOURS = 24 * 7 * 60
 """The most hours of a series, the last ones: a clock that is years wrong must not make matrices of centuries."""
+LAG_TTL_US = 5 * round(EVERY_S * 1e6)
+"""For how long a report of lag is in force at most: coordinators report each minute, or in turns."""
 TERMS = 6
 """Of the regression in `capacity.py`."""
 _FIRST_US, _LAST_US = (micros(datetime(*day, tzinfo=UTC)) for day in ((1, 1, 2), (9999, 12, 30)))

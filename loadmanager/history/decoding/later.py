@@ -38,7 +38,7 @@ GROUP_LAG = Shape(
         **attributes(text, "group", "topic"),
         "queue": small(attrgetter("queue")),
         "lag": number(attrgetter("lag")),
-        "consumer": text(attrgetter("consumer")),
+        "consumer": text(lambda lag: lag.consumer or None),
         "generation": number(attrgetter("generation")),
     }
 )

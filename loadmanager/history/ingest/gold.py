@@ -2,14 +2,15 @@
 
 A minute's rows are a function of the reports and the changes of owner since two times to live before it. So they can be
 computed at any time and any number of times, and the next run repairs what a killed one left. Gold's position is in
-`progress` under the table's name, and is written last. A new report, deletion or change of owner changes the minutes
-from its time to one time to live after it. The horizon is the time up to which all is known. When it moves, the minutes
-between its old and new place change.
+`progress` under the table's name, and is written last. A new report, deletion or `revoke` changes the minutes from its
+time to two times to live after it: it decides which reports of the first count, and these reach into the second. A new
+holder changes a bundle's minutes until the bundle's next change. The horizon is the time up to which all is known. When
+it moves, the minutes between its old and new place change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -20,7 +21,16 @@ from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
-from loadmanager.history.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes, in_force
+from loadmanager.history.minutes import (
+    ENDLESS_US,
+    MINUTE_US,
+    Reach,
+    Span,
+    broker_minutes,
+    bundle_minutes,
+    in_force,
+    named,
+)
 from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.texts import on_spark
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
@@ -65,12 +75,13 @@ def _refresh(
         return 0
     hours = _changed(lake, gold.reports, before)
     horizon_us = max([last for _, last in hours] + ([] if before.until_us is None else [before.until_us]), default=None)
-    hours += _changed(lake, "transition", before, _ends_reports())
+    hours += _changed(lake, "transition", before, f.col("action") == str(Action.REVOKE))
     if gold.reports != "broker_load":
         hours += _changed(lake, "broker_load", before, f.col("at").isNull())
-    if not hours or horizon_us is None:
+    held = _held(lake, before) if gold.table == "bundle_minute" else []
+    if not (hours or held) or horizon_us is None:
         return 0
-    spans = affected(hours, ttl_us, horizon_us if before.until_us is None else before.until_us, horizon_us)
+    spans = affected(hours, ttl_us, horizon_us if before.until_us is None else before.until_us, horizon_us, held)
     rows = gold.make(lake, Reach(ttl_us, horizon_us), spans)
     lake.replace(gold.table, rows, "true" if everything else " OR ".join(map(_sql, spans)))
     failpoints.reached("gold")
@@ -79,14 +90,22 @@ def _refresh(
     return sum((span.end - span.begin) // MINUTE_US for span in spans)
 
 
-def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int, horizon: int) -> list[Span]:
+def affected(
+    hours: Iterable[tuple[int, int]],
+    ttl_us: int,
+    horizon_before: int,
+    horizon: int,
+    held: Iterable[tuple[int, int]] = (),
+) -> list[Span]:
     """The minutes that change, as disjoint spans.
 
-    `hours`: first and last time of the new reports, hour by hour. All in microseconds.
+    `hours`: first and last time of the new reports, deletions and revokes, hour by hour. `held`: from when to when
+    bundles have other holders. All in microseconds.
     """
-    changed = [(first, min(last + ttl_us, horizon)) for first, last in hours] + [(horizon_before, horizon)]
+    changed = [(first, last + 2 * ttl_us) for first, last in hours] + [*held, (horizon_before, horizon)]
+    cut = [(first, min(last, horizon)) for first, last in changed]
     spans: list[Span] = []
-    for span in sorted(Span(_floor(first), _floor(last) + MINUTE_US) for first, last in changed if last >= first):
+    for span in sorted(Span(_floor(first), _floor(last) + MINUTE_US) for first, last in cut if last >= first):
         if spans and span.begin <= spans[-1].end:
             spans[-1] = Span(spans[-1].begin, max(spans[-1].end, span.end))
         else:
@@ -96,22 +115,44 @@ def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int,
 
 def _changed(lake: Lake, table: str, before: Reached, which: Column | None = None) -> list[tuple[int, int]]:
     """First and last time of the rows that silver has and gold lacks, one pair per hour."""
-    rows = lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
+    rows = _new(lake, table, before)
     rows = rows if which is None else rows.where(which)
     time = rows.select(f.unix_micros(f.coalesce(*_TIMES[table])).alias("us"))
-    hours = time.groupBy(f.floor(f.col("us") / HOUR_US)).agg(f.min("us"), f.max("us"))
+    return _hours(time, "us", "us")
+
+
+def _held(lake: Lake, before: Reached) -> list[tuple[int, int]]:
+    """From when to when the holders that silver has and gold lacks hold, one pair per hour of their begin.
+
+    A bundle's changes come in their order, so its next change is among the new ones, too.
+    """
+    changes = on_spark(named(), {"transition": _new(lake, "transition", before)})
+    return _hours(changes.withColumn("until_us", f.coalesce("until_us", f.lit(ENDLESS_US))), "since_us", "until_us")
+
+
+def _new(lake: Lake, table: str, before: Reached) -> DataFrame:
+    """The rows that silver has and gold lacks."""
+    return lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
+
+
+def _hours(times: DataFrame, first: str, last: str) -> list[tuple[int, int]]:
+    hours = times.groupBy(f.floor(f.col(first) / HOUR_US)).agg(f.min(first), f.max(last))
     return [(row[1], row[2]) for row in hours.collect()]
 
 
-def _ends_reports() -> Column:
-    """Whether a transition may end what a report says."""
-    return (f.col("action") == str(Action.REVOKE)) | ~f.col("holder").eqNullSafe(f.col("holder_before"))
+def deciding(spans: Sequence[Span], ttl_us: int) -> tuple[list[Span], Span]:
+    """The times of the reports, and of the changes of holders, that decide about the spans (`in_force.sql`).
+
+    The changes have no gaps: a bundle may change hands between two spans.
+    """
+    reports = [Span(span.begin - 2 * ttl_us, span.end) for span in spans]
+    return reports, Span(reports[0].begin, reports[-1].end)
 
 
-def _near(spans: list[Span], ttl_us: int) -> Column:
-    """Whether reports decide about a span (`in_force.sql`). Also by day, so that Spark skips whole folders."""
-    wider = [Span(span.begin - 2 * ttl_us, span.end) for span in spans]
-    days = f.col("day").between(f.lit(utc.time_of(wider[0].begin).date()), f.lit(utc.time_of(wider[-1].end).date()))
+def _near(spans: Sequence[Span], ttl_us: int) -> Column:
+    """Whether reports decide about a span. Also by day, so that Spark skips whole folders."""
+    wider, whole = deciding(spans, ttl_us)
+    days = f.col("day").between(f.lit(utc.time_of(whole.begin).date()), f.lit(utc.time_of(whole.end).date()))
     at, appended = (_within(f.col(name), wider) for name in ("at", "appended_at"))
     return days & (at | (f.col("at").isNull() & appended))
 
@@ -148,15 +189,10 @@ def reports_in_force(reports: DataFrame, changes: DataFrame, reach: Reach) -> Da
 
 
 def _changes(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
-    """The transitions that decide about the spans."""
-    wider = [Span(span.begin - 2 * reach.ttl_us, span.end) for span in spans]
-    days = f.col("day").between(*(f.lit(utc.time_of(us).date()) for us in _days(wider)))
-    return lake.table("transition").where(days & _within(f.col("appended_at"), wider))
-
-
-def _days(spans: list[Span]) -> tuple[int, int]:
-    """A day is of the writer's clock, which may be a day from the log's."""
-    return spans[0].begin - AHEAD_US, spans[-1].end + AHEAD_US
+    """The transitions that decide about the spans; their day is of the writer's clock, a day from the log's at most."""
+    _, whole = deciding(spans, reach.ttl_us)
+    first, last = (f.lit(utc.time_of(us).date()) for us in (whole.begin - AHEAD_US, whole.end + AHEAD_US))
+    return lake.table("transition").where(f.col("day").between(first, last) & _within(f.col("appended_at"), [whole]))
 
 
 GOLD = (Gold("broker_minute", "broker_load", _brokers), Gold("bundle_minute", "bundle_total", _bundles))

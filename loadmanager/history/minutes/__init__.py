@@ -57,7 +57,12 @@ def bundle_minutes(spans: Iterable[Span] = (EVER,)) -> str:
     """The rows of `bundle_minute` in the spans. Reads `bundle_load`, `transition`, and `in_force` of `bundle_total`
     and of the deletions in `broker_load`: with a broker's load its bundles' loads are gone.
     """
-    return filled(_text("bundle_minute"), spans=_inside(spans), means=_means(_BUNDLE_MEANS))
+    return filled(_text("bundle_minute"), named=named(), spans=_inside(spans), means=_means(_BUNDLE_MEANS))
+
+
+def named() -> str:
+    """The changes that name a bundle's holder, each until the bundle's next one. Reads `transition`."""
+    return filled(_text("named"))
 
 
 def _text(name: str) -> str:

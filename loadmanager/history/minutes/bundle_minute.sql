@@ -1,14 +1,10 @@
 -- The rows of `bundle_minute`, from `in_force` of the reports of bundles, `bundle_load` and `transition`.
 --
 -- A report counts for a bundle while the channel names its broker as the holder, or has no record of the bundle. A
--- bundle without a new holder yet still counts at its last holder.
+-- bundle without a new holder yet still counts at its last holder. A broker reports a bundle until one time to live
+-- after it lost it, so changes of two times to live before a minute decide about it.
 WITH named AS (
-    SELECT t.bundle, t.holder_before, t.holder, unix_micros(t.appended_at) AS since_us,
-           lead(unix_micros(t.appended_at)) OVER o AS until_us,
-           row_number() OVER o AS place
-    FROM transition t
-    WHERE t.state IS NULL OR t.holder IS DISTINCT FROM t.holder_before AND t.holder IS NOT NULL
-    WINDOW o AS (PARTITION BY t.bundle ORDER BY t.partition, t.offset, t.ordinal)
+    :named
 ),
 held AS (
     SELECT n.bundle, n.holder AS broker, n.since_us, n.until_us FROM named n WHERE n.holder IS NOT NULL

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.analyse import difference
+from bench.generating.arrow import schema_of
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.texts import MOST_HOURS
+from loadmanager.history.duck import speak_spark
+from loadmanager.history.engine import answered
 from loadmanager.history.lake import ALWAYS, Window
 from loadmanager.history.schemas import TABLES
-from tests.history.analyses.making import Chain, answers, at, since, tables
+from tests.history.analyses.making import Chain, Row, answers, at, since, tables
 from tests.history.analyses.test_bundles_and_brokers import broker_minute, bundle_minute, options
 
 A, B, GONE = "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000", "t/n/0x80000000_0xffffffff"
@@ -123,22 +130,69 @@ def test_benefit_holds_the_minutes_before_and_after_against_the_promise(spark: S
     assert (found["1.9"]["measured_before"], found["1.9"]["kept"]) == (None, None)
 
 
-def test_groups(spark: SparkSession) -> None:
-    rows = []
-    offset = 0
-    for moment, generation, holders, lag in (
-        (0, 1, "xy", 10), (60, 1, "xy", 20), (60, 2, "xx", 40), (120, 3, "zx", 0), (180, 3, "zx", None),
-    ):  # fmt: skip
-        for queue, consumer in enumerate(holders):
-            offset += 1
-            rows.append({"partition": 0, "offset": offset, "at": at(moment), "group": "g", "topic": "t", "queue": queue,
-                         "lag": lag, "consumer": consumer, "generation": generation})  # fmt: skip
-    rows.append({"partition": 0, "offset": 99, "at": at(5), "group": "h", "topic": "t", "queue": 0, "lag": 7})
-    found = answers(ANALYSES["groups"].run(tables(spark, group_lag=rows), ALWAYS, DEFAULTS), "group")
-    one = found["g"]
+def lags(group: str, *reports: tuple[float, int, int | None, int | None, str | None]) -> list[Row]:
+    """Each: when (s), queue, lag, generation, consumer."""
+    return [
+        {"partition": 0, "offset": offset, "group": group, "topic": "t", "at": at(seconds), "queue": queue,
+         "lag": waiting, "generation": generation, "consumer": consumer}
+        for offset, (seconds, queue, waiting, generation, consumer) in enumerate(reports)
+    ]  # fmt: skip
+
+
+REPORTS = {
+    "settled": lags(
+        "settled",
+        *((0, 0, 10, 1, "x"), (0, 1, 10, 1, "y"), (60, 0, 20, 1, "x"), (60, 1, 20, 1, "y")),
+        *((60, 0, 40, 2, "x"), (60, 1, 40, 2, "x"), (120, 0, 0, 3, "z"), (120, 1, 0, 3, "x")),
+        *((180, 0, None, 3, "z"), (180, 1, None, 3, "x")),
+    ),
+    "one": lags("one", (5, 0, 7, None, None)),
+    "resting": lags("resting", *((0, 0, 100, 4, None), (0, 1, 30, 4, None), (86_400, 0, 40, 4, None))),
+    "restarted": lags(
+        "restarted", *((60.0 * n, 0, 1, each, str(each)) for n, each in enumerate((5, 9, 2, None, 2, 5)))
+    ),
+    "taken over": lags("taken over", (0, 0, 1, 1, "x"), (60, 0, 1, 9, "y"), (120, 0, 1, 1, "y")),
+}
+
+
+def groups(*more: Row) -> dict[str, Row]:
+    """DuckDB's answers by group."""
+    with duckdb.connect() as db:
+        speak_spark(db)
+        db.register("group_lag", pa.Table.from_pylist([*chain(*REPORTS.values()), *more], schema_of("group_lag")))
+        rows = answered(db, "groups", ALWAYS, DEFAULTS).to_arrow_table().to_pylist()
+    return {row["group"]: row for row in rows}
+
+
+def test_groups() -> None:
+    found = groups()
+    one = found["settled"]
     # 10 for a minute, 20 for no time, 40 for a minute, 0 for a minute
     assert (one["queues"], one["lag_mean"], one["lag_max"]) == (2, pytest.approx(50 / 3), 40)
     assert (one["rebalances"], one["rebalances_h"]) == (2, pytest.approx(2 / 0.05))
     # x kept its first queue once and its second once, of four chances
     assert one["stickiness"] == pytest.approx(0.5)
-    assert (found["h"]["lag_mean"], found["h"]["rebalances"], found["h"]["stickiness"]) == (7.0, 0, None)
+    assert [found["one"][name] for name in ("lag_mean", "lag_last", "rebalances", "stickiness")] == [7.0, 7, 0, None]
+
+
+def test_a_report_of_lag_is_in_force_for_five_minutes_at_most() -> None:
+    """Without members there are no reports: here for a day. Then one of two queues is gone."""
+    resting = groups()["resting"]
+    assert (resting["lag_mean"], resting["lag_last"]) == (pytest.approx((100 + 30) / 2), 40)
+    late = {"at": at(86_399), "queue": 1, "lag": 2, "group": "resting", "topic": "t", "partition": 0, "offset": 9}
+    assert groups(late)["resting"]["lag_last"] == 42
+
+
+def test_rebalances_are_how_far_the_generation_rose() -> None:
+    """Also between two reports, and after the group was deleted and began again."""
+    found = groups()
+    assert found["restarted"]["rebalances"] == 4 + 2 + 3
+    assert found["restarted"]["stickiness"] == 0, "the two lives of generation 5 are not the same one"
+    assert found["taken over"]["stickiness"] == 0.5
+
+
+def test_spark_answers_as_duckdb_about_groups(spark: SparkSession) -> None:
+    analysis = ANALYSES["groups"]
+    ours = analysis.run(tables(spark, group_lag=chain(*REPORTS.values())), ALWAYS, DEFAULTS).toArrow()
+    theirs = pa.Table.from_pylist(list(groups().values()), ours.schema)
+    assert difference(ours, theirs, analysis.order) == ""

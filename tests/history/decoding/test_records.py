@@ -295,5 +295,7 @@ def test_topics_to_come_have_a_format():
     [row] = decode("group-lag", [lag])
     columns = {"group": "g", "topic": "t", "queue": 3, "lag": 7, "consumer": "c", "generation": 2}
     assert row["group_lag"] == {"at": at(5), **columns}
+    for free in (lag.replace(b'"c"', b'""'), lag.replace(b'"consumer":"c",', b"")):
+        assert decode("group-lag", [free])[0]["group_lag"] == {"at": at(5), **columns, "consumer": None}
     [row] = decode("group-lag", [lag.replace(b"3", str(2**31).encode())])
     assert (row["kind"], row["group_lag"]) == ("corrupt", None)

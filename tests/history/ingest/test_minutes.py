@@ -1,4 +1,4 @@
-"""Minutes are what counting second by second says, and those that new reports change are all made anew."""
+"""Minutes are what counting second by second says, and all those that new reports change are made again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S_US = 1_000_000
 TTL_S = 300
 LAST_S = 1_800
-DEATHS = {("a", 1): 700, ("b", 2): 1_400}
-"""At which second the leader revoked what an incarnation served."""
+DEATHS = {("a", 1): (700, 720), ("b", 2): (1_400, 1_420)}
+"""At which seconds the leader revoked what an incarnation served."""
 
 
 class Report(NamedTuple):
@@ -71,8 +71,8 @@ def rows(spark: SparkSession, reports: list[Report], first: int = 0) -> DataFram
 
 def revokes(spark: SparkSession) -> DataFrame:
     """As TRANSITION: the deaths, each of two bundles, and before them a bundle that was stuck at a living broker."""
-    told = [(*key, at_s + more, "assigned") for key, at_s in DEATHS.items() for more in (0, 20)]
-    told += [(*key, at_s - 200, "assigning") for key, at_s in DEATHS.items()]
+    told = [(*key, at_s, "assigned") for key, times in DEATHS.items() for at_s in times]
+    told += [(*key, times[0] - 200, "assigning") for key, times in DEATHS.items()]
     values = []
     for offset, (broker, incarnation, at_s, state) in enumerate(told):
         time = EPOCH + timedelta(seconds=at_s)
@@ -88,17 +88,20 @@ def revokes(spark: SparkSession) -> DataFrame:
 def heard(broker: str, reports: list[Report]) -> list[Report]:
     """What counts of a broker: nothing of a dead incarnation, and no late report of one that stopped."""
     mine = sorted((each for each in reports if each.broker == broker), key=lambda each: each.at_s)
-    mine = [
-        each
-        for each in mine
-        if each.cpu is None or not 0 <= each.at_s - DEATHS.get((broker, each.incarnation), LAST_S) < TTL_S
+    late = [
+        first.cpu is not None
+        and deletion.cpu is None
+        and each.cpu is not None
+        and first.incarnation >= each.incarnation
+        and each.at_s - first.at_s < TTL_S
+        for first, deletion, each in zip(mine, mine[1:], mine[2:], strict=False)
     ]
-    kept = mine[:2]
-    for first, deletion, each in zip(mine, mine[1:], mine[2:], strict=False):
-        late = first.cpu is not None and deletion.cpu is None and each.cpu is not None
-        late = late and first.incarnation >= each.incarnation and each.at_s - first.at_s < TTL_S
-        kept += [] if late else [each]
-    return kept
+    return [each for each, is_late in zip(mine, [False, False, *late], strict=False) if not (is_late or is_dead(each))]
+
+
+def is_dead(report: Report) -> bool:
+    times = () if report.cpu is None else DEATHS.get((report.broker, report.incarnation), ())
+    return any(0 <= report.at_s - at_s < TTL_S for at_s in times)
 
 
 def counted(reports: list[Report], horizon_s: int) -> dict[tuple[int, str, int], tuple[float, float]]:
@@ -109,9 +112,9 @@ def counted(reports: list[Report], horizon_s: int) -> dict[tuple[int, str, int],
         now: Report | None = None
         for second in range(horizon_s):
             now = of_broker.get(second, now)
-            dead_s = LAST_S if now is None else DEATHS.get((broker, now.incarnation), LAST_S)
-            dead_s = LAST_S if now is None or now.at_s > dead_s else dead_s  # a zombie, long after
-            if now is not None and now.cpu is not None and second < min(now.at_s + TTL_S, dead_s):
+            if now is None or now.cpu is None or second >= now.at_s + TTL_S:
+                continue
+            if not any(now.at_s < at_s <= second for at_s in DEATHS.get((broker, now.incarnation), ())):
                 seconds[second // 60, broker, now.incarnation].append(now.cpu)
     return {key: (float(len(values)), sum(values) / len(values)) for key, values in seconds.items()}
 
@@ -146,17 +149,17 @@ def test_gold_follows_late_reports_and_deaths_and_is_what_each_second_says(spark
     assert found(lake.table("broker_minute")) == expected
 
 
-def test_a_late_report_changes_its_time_to_live_and_nothing_between_that_and_now():
+def test_a_late_report_changes_two_times_to_live_and_nothing_between_these_and_now():
     hour, minute = 60 * MINUTE_US, MINUTE_US
     spans = affected([(3 * hour + 5, 3 * hour + 7), (9 * hour, 9 * hour)], 30 * minute, 9 * hour - 90, 9 * hour)
-    assert spans == [Span(3 * hour, 3 * hour + 31 * minute), Span(9 * hour - minute, 9 * hour + minute)]
+    assert spans == [Span(3 * hour, 3 * hour + 61 * minute), Span(9 * hour - minute, 9 * hour + minute)]
 
 
 def test_nothing_is_made_beyond_the_horizon_and_spans_that_touch_are_one():
     minute = MINUTE_US
     assert affected([(0, 5 * minute)], 30 * minute, 0, 6 * minute) == [Span(0, 7 * minute)]
     assert affected([(0, 0), (2 * minute, 2 * minute)], minute, 9 * minute, 9 * minute) == [
-        Span(0, 4 * minute),
+        Span(0, 5 * minute),
         Span(9 * minute, 10 * minute),
     ]
 

@@ -68,6 +68,9 @@ def sql(
 
     The SQL is the engine's. It sees the lake's tables, and views whose names say what is in them: --list. It only
     reads. All times are UTC.
+
+    DuckDB opens no other file. Spark refuses a file in place of a table (text.`/etc/passwd`), but sees the tables of
+    its catalogue, and functions such as java_method run code in its JVM: give Spark no question that you do not trust.
     """
     form = output or (ctx.find_object(Typed) or Typed()).output or "table"
     job = job_of(**place, output="json" if form == CSV else form)
@@ -105,10 +108,12 @@ def _list(job: Job, form: str, name: str | None) -> None:
 def _answer_of_spark(job: Job, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
     """As `_answer`. As a subquery, so that it can only select."""
     with opened(job) as lake:
+        from loadmanager.history.session import tables_alone
         from loadmanager.history.views import register
 
         register(lake)
-        table = lake.spark.sql(f"SELECT * FROM (\n{query.strip().rstrip(';')}\n)").limit(most + 1).toArrow()
+        with tables_alone(lake.spark):
+            table = lake.spark.sql(f"SELECT * FROM (\n{query.strip().rstrip(';')}\n)").limit(most + 1).toArrow()
         rows = list(zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in table.columns), strict=True))
     return *_named(table.column_names, rows[:most]), len(rows) > most
 
