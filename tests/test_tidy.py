@@ -302,6 +302,18 @@ def test_lines_of_prose_are_short():
     assert not found, f"wrap these at {PROSE_COLUMNS} columns"
 
 
+def test_lines_of_sql_are_short():
+    texts = [text for folder in ("loadmanager", "examples") for text in sorted((ROOT / folder).rglob("*.sql"))]
+    assert len(texts) > 40
+    found = [
+        f"{short(text)}:{number}: {len(line)} columns"
+        for text in texts
+        for number, line in enumerate(text.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > PROSE_COLUMNS
+    ]
+    assert not found, f"wrap these at {PROSE_COLUMNS} columns"
+
+
 LONG = "word " * 30
 
 

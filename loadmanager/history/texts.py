@@ -23,8 +23,13 @@ def filled(text: str, **values: float | str) -> str:
 
 
 def on_spark(text: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The answer to a text that reads the inputs by these names."""
+    """The answer to a text that reads the inputs by these names.
+
+    PySpark makes a view of each input and drops it, and with it Spark drops what `persist` keeps of the same plan. So
+    the views are of other plans: each has a filter that lets all through.
+    """
     session = next(iter(inputs.values())).sparkSession
+    viewed = {name: rows.where("true") for name, rows in inputs.items()}
     return session.sql(
-        _READ.sub(lambda found: f"{found[1]} {{{found[2]}}}" if found[2] in inputs else found[0], text), None, **inputs
+        _READ.sub(lambda found: f"{found[1]} {{{found[2]}}}" if found[2] in inputs else found[0], text), None, **viewed
     )

@@ -7,15 +7,16 @@
 --     parts of a bundle = the most of 1,  ⌈size / (tolerance · even)⌉ where its size is larger than that,
 --                         and ⌈fill / FILL_AIMED_AT⌉ where it is beyond a limit
 --
--- `size` is the bundle's mean load as a part of the mean broker, `even` the usage if all load were spread evenly. Filling
--- brokers one bundle at a time leaves them within the largest bundle of each other; so with no bundle above tolerance ·
--- even, no broker need be beyond tolerance. `fill` is the busiest hour's part of the split limits, for the fullest
--- limit. Cold neighbours are counted as the planner merges them: below `merge_below` of every limit, alone and together.
+-- `size` is the bundle's mean load as a part of the mean broker, `even` the usage if all load were spread evenly.
+-- Filling brokers one bundle at a time leaves them within the largest bundle of each other; so with no bundle above
+-- tolerance · even, no broker need be beyond tolerance. `fill` is the busiest hour's part of the split limits, for the
+-- fullest limit. Cold neighbours are counted as the planner merges them: below `merge_below` of every limit, alone and
+-- together.
 --
 -- One row per namespace with a measured bundle that exists at the window's end. `bundles` that it has (by the channel,
--- else those measured), `measured` of them; size of the `largest` and its name in `bundle`; `allowed` = tolerance · even
--- (null while the cluster is idle); how many are `too_large` and `over_limits`; how many `parts` splits would add, and
--- how many `merges` are possible; `advised` number of bundles, between `namespace_min_bundles` and
+-- else those measured), `measured` of them; size of the `largest` and its name in `bundle`; `allowed` = tolerance ·
+-- even (null while the cluster is idle); how many are `too_large` and `over_limits`; how many `parts` splits would add,
+-- and how many `merges` are possible; `advised` number of bundles, between `namespace_min_bundles` and
 -- `namespace_max_bundles`; `advice`: split, merge or keep.
 WITH fills AS (
     SELECT b.*, CASE WHEN b.even >= :idle THEN b.even * :tolerance END AS allowed,
@@ -31,7 +32,8 @@ parted AS (
     SELECT f.*,
            CAST(least(:most_parts,
                       greatest(CASE WHEN f.size > f.allowed THEN ceil(f.size / nullif(f.allowed, 0)) ELSE 1e0 END,
-                               CASE WHEN f.fill > 1 THEN ceil(f.fill / :fill_aimed_at) ELSE 1e0 END)) AS bigint) AS parts
+                               CASE WHEN f.fill > 1 THEN ceil(f.fill / :fill_aimed_at) ELSE 1e0 END))
+                AS bigint) AS parts
     FROM fills f
 ),
 cold AS (
@@ -47,7 +49,8 @@ numbered AS (
     SELECT b.*, sum(b.begins) OVER (PARTITION BY b.namespace ORDER BY b.low) AS run FROM begun b
 ),
 runs AS (
-    SELECT n.namespace, count(*) AS measured, max(n.size) AS largest, max_by(n.bundle, (n.size, n.bundle)) AS bundle, max(n.allowed) AS allowed,
+    SELECT n.namespace, count(*) AS measured, max(n.size) AS largest,
+           max_by(n.bundle, (n.size, n.bundle)) AS bundle, max(n.allowed) AS allowed,
            count_if(n.size > n.allowed) AS too_large, count_if(n.fill > 1) AS over_limits, sum(n.parts - 1) AS parts,
            CASE WHEN bool_and(n.cold)
                 THEN greatest(0, count(*) - CAST(greatest(1e0, ceil(greatest(
@@ -72,7 +75,9 @@ existing AS (
     GROUP BY split_part(k.bundle, '/', 1) || '/' || split_part(k.bundle, '/', 2)
 ),
 counted AS (
-    SELECT s.*, greatest(e.existing, s.measured) AS bundles FROM spaces s LEFT JOIN existing e ON e.namespace = s.namespace
+    SELECT s.*, greatest(e.existing, s.measured) AS bundles
+    FROM spaces s
+    LEFT JOIN existing e ON e.namespace = s.namespace
 ),
 advised AS (
     SELECT c.*, least(greatest(c.bundles, :most_bundles),

@@ -3,8 +3,8 @@
 --
 -- Sums as in `bundle_hours`; of the busiest hour `most_…`, which have limits. Where the service doesn't measure CPU by
 -- bundle, a bundle gets a part of the cluster's CPU by its part of the messages, or else of the bytes (as `part_of`).
--- `…_share`: the part of the cluster's load. `size`: the mean load as a part of the mean broker, in the resource that the
--- bundle uses most (`Ruler.shares`).
+-- `…_share`: the part of the cluster's load. `size`: the mean load as a part of the mean broker, in the resource that
+-- the bundle uses most (`Ruler.shares`).
 WITH sums AS (
     SELECT h.bundle, sum(h.covered_s) AS covered_s,
            sum(h.cpu) AS cpu, sum(h.bytes_in) AS bytes_in, sum(h.bytes_out) AS bytes_out, sum(h.messages) AS messages,

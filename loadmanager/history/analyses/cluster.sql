@@ -1,9 +1,9 @@
 -- Load and capacity of the whole cluster, in one row
 -- reads: broker_minute, bundle_total
 --
--- `cpu`, `bytes_in`, `bytes_out`, `messages`: all brokers' load times seconds. `…_unit`: one natural unit as a part of the
--- mean broker, null where not every broker declares a capacity, as in `Ruler.per_resource`. `even`: the usage if all load
--- were spread evenly. `measured`: whether the service measures CPU by bundle; true where no total is known.
+-- `cpu`, `bytes_in`, `bytes_out`, `messages`: all brokers' load times seconds. `…_unit`: one natural unit as a part of
+-- the mean broker, null where not every broker declares a capacity, as in `Ruler.per_resource`. `even`: the usage if
+-- all load were spread evenly. `measured`: whether the service measures CPU by bundle; true where no total is known.
 WITH sums AS (
     SELECT sum(b.covered_s) AS time,
            sum(b.covered_s * :cores) AS cpu,

@@ -2,8 +2,8 @@
 -- reads: group_lag
 -- order: group, topic
 --
--- One row per group and topic. A report is in force until the queue's next one, for five minutes at most, and not beyond
--- the newest report of group and topic. `queues`; the lag of a queue, weighted by how long it was in force
+-- One row per group and topic. A report is in force until the queue's next one, for five minutes at most, and not
+-- beyond the newest report of group and topic. `queues`; the lag of a queue, weighted by how long it was in force
 -- (`lag_mean`), its largest (`lag_max`) and the 99th percentile of reports (`lag_p99`); `lag_last`, the sum over the
 -- reports in force at the end; `rebalances`, how far the generation rose, and `rebalances_h`, the same per hour: a
 -- generation below the one before it counts from 0, as the group began again; `stickiness`: of the queues that had a

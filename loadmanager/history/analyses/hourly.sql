@@ -1,10 +1,10 @@
 -- Mean load of each bundle in the measured resource, by the hour
 -- reads: bundle_hours, broker_minute, bundle_total
 --
--- Where the service doesn't measure CPU by bundle, a bundle gets a part of the CPU that the cluster used in that hour, by
--- its part of that hour's messages, or else of the bytes. So no hour knows of later ones, and a backtest learns from the
--- hours before its origin alone. `first` and `last` are those of all bundles, on every row, so that all series line up.
--- Hours more than `:most_hours` before the last are left out.
+-- Where the service doesn't measure CPU by bundle, a bundle gets a part of the CPU that the cluster used in that hour,
+-- by its part of that hour's messages, or else of the bytes. So no hour knows of later ones, and a backtest learns from
+-- the hours before its origin alone. `first` and `last` are those of all bundles, on every row, so that all series line
+-- up. Hours more than `:most_hours` before the last are left out.
 WITH cluster AS (
     SELECT CAST(floor(unix_micros(b.minute) / 3600e6) AS bigint) AS hour,
            sum(b.covered_s * :cores) AS cpu,
@@ -25,7 +25,8 @@ SELECT /*+ BROADCAST(m), BROADCAST(e), BROADCAST(c) */
        CASE WHEN ':measure' <> 'cpu' THEN h.:measured
             WHEN m.cpu THEN h.cpu
             ELSE coalesce(c.cpu * coalesce(h.messages / nullif(c.messages, 0),
-                                           (h.bytes_in + h.bytes_out) / nullif(c.bytes, 0)), 0) END / h.covered_s AS load,
+                                           (h.bytes_in + h.bytes_out) / nullif(c.bytes, 0)), 0)
+            END / h.covered_s AS load,
        e.first, e.last
 FROM bundle_hours h
 CROSS JOIN measured m

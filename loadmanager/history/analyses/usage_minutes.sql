@@ -1,8 +1,8 @@
 -- How uneven the brokers were, minute by minute, in each resource and in the fullest one
 -- reads: broker_minute
 --
--- The rows of `imbalance`, and of the minutes around the window that `benefit` measures. `fullest` stands for a broker's
--- usage: the largest of its resources.
+-- The rows of `imbalance`, and of the minutes around the window that `benefit` measures. `fullest` stands for a
+-- broker's usage: the largest of its resources.
 WITH each AS (
     SELECT b.minute, b.broker, b.incarnation, b.covered_s, r.resource, r.weight,
            CASE r.resource WHEN 'cpu' THEN :cores

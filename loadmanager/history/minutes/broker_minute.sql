@@ -22,6 +22,7 @@ means AS (
     FROM weighed w
     GROUP BY w.minute_us, w.broker, w.incarnation
 )
-SELECT timestamp_micros(m.minute_us) AS minute, m.*, date_from_unix_date(CAST(floor(m.minute_us / 86400e6) AS int)) AS day
+SELECT timestamp_micros(m.minute_us) AS minute, m.*,
+       date_from_unix_date(CAST(floor(m.minute_us / 86400e6) AS int)) AS day
 FROM means m
 WHERE m.covered_s > 0

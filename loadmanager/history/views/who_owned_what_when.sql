@@ -9,9 +9,10 @@
 -- stay_s: seconds from since to until
 WITH changes AS (
     SELECT t.*,
-           lag(t.holder) OVER (PARTITION BY t.partition, t.bundle ORDER BY t.offset, t.ordinal) AS was,
-           lag(t.holder_incarnation) OVER (PARTITION BY t.partition, t.bundle ORDER BY t.offset, t.ordinal) AS was_number
+           lag(t.holder) OVER o AS was,
+           lag(t.holder_incarnation) OVER o AS was_number
     FROM transition t
+    WINDOW o AS (PARTITION BY t.partition, t.bundle ORDER BY t.offset, t.ordinal)
 ),
 stays AS (
     SELECT c.*,

@@ -20,7 +20,7 @@ from loadmanager.history import published
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.texts import TEXTS, needs, prepare_duckdb
-from loadmanager.history.columns import TABLES
+from loadmanager.history.columns import FORMAT_PROPERTY, TABLES
 from loadmanager.history.duck import speak_spark
 from loadmanager.history.engine import MOST_BYTES, on_duckdb, why_spark
 from loadmanager.history.lake import ALWAYS, Window
@@ -68,6 +68,21 @@ def test_what_duckdb_cannot_answer_is_refused_if_it_is_wanted(root: Path) -> Non
     empty = analyse(root, "--analysis", "gaps", "--from", "2020-01-01", "--to", "2020-01-02")
     assert (empty.exit_code, "nothing is recorded from 2020-01-01" in empty.stderr) == (1, True)
     assert why_spark(root, ["gaps", "churn"]) is None
+
+
+def test_tables_that_cannot_be_read_are_told_whichever_command_reads_them(tmp_path: Path) -> None:
+    dict(write(tmp_path, WORLD))
+    transition, channel = (tmp_path / "tables" / name for name in ("transition", "channel"))
+    DeltaTable(str(transition)).alter.set_table_properties({FORMAT_PROPERTY: "99"}, raise_if_not_exists=False)
+    (channel / "_delta_log" / f"{0:020}.json").write_text('{"broken')
+    for engine in ("auto", "duckdb"):
+        for analysis, told in (("gaps", "upgrade this program"), ("leaders", "table channel cannot be read")):
+            refused = analyse(tmp_path, "--analysis", analysis, "--engine", engine)
+            assert (refused.exit_code, refused.stdout) == (1, "")
+            assert told in refused.stderr
+    for table, told in (("transition", "upgrade this program"), ("channel", "table channel cannot be read")):
+        question = ["history", "sql", "--lake", str(tmp_path), f"SELECT * FROM {table}"]
+        assert told in CliRunner().invoke(main, question).stderr
 
 
 def test_more_than_fits_is_sparks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from loadmanager.history.analyses import ANALYSES, DEFAULTS
 from loadmanager.history.analyses.sharing import shared
 from loadmanager.history.lake import ALWAYS, Lake, Once
 from loadmanager.history.pinned import Pinned, pinned
-from loadmanager.history.schemas import GROUP_LAG
+from loadmanager.history.schemas import BUNDLE_MINUTE, GROUP_LAG
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -87,8 +87,10 @@ def test_a_damaged_table_is_named_in_one_line(lake: Lake) -> None:
 def test_what_analyses_have_in_common_is_kept_of_a_pinned_lake_too(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for table in ("bundle_minute", "broker_minute"):
-        lake.prepare(table)
+    minute = {"minute": AT, "day": AT.date(), "bundle": "t/n/a", "covered_s": 60.0, "cpu_percent": 1.0}
+    values = [tuple(minute.get(name) for name in BUNDLE_MINUTE.names)]  # the plan of an empty table is emptied
+    lake.append("bundle_minute", lake.spark.createDataFrame(values, BUNDLE_MINUTE), Once("test", 0))
+    lake.prepare("broker_minute")
     seen = Pinned(lake)
     with shared(seen.table) as tables:
         ANALYSES["skew"].run(tables, ALWAYS, DEFAULTS).explain()

@@ -205,11 +205,13 @@ def test_an_unknown_analysis_is_refused_with_those_that_there_are(filled: Lake):
     assert "imbalance" in result.output
 
 
-def test_a_lake_of_a_later_release_is_refused(filled: Lake):
+@pytest.mark.parametrize("engine", ["spark", "duckdb"])
+def test_a_lake_of_a_later_release_is_refused(filled: Lake, engine: str):
     table = layout.delta(filled.path("broker_minute"))
     filled.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{layout.FORMAT_PROPERTY}' = '99')")
-    result = history(filled, "analyse", "--analysis", "imbalance")
-    assert (result.exit_code, "upgrade this program" in result.output) == (1, True)
+    for command in (("analyse", "--analysis", "imbalance"), ("sql", "SELECT * FROM cluster_load_by_minute")):
+        result = history(filled, *command, "--engine", engine)
+        assert (result.exit_code, "upgrade this program" in result.stderr) == (1, True)
 
 
 def test_the_report_is_drawn_from_what_there_is(filled: Lake):

@@ -103,10 +103,11 @@ def analyse(
 
 
 def _takes_duckdb(job: Job, chosen: list[Analysis], engine: str) -> bool:
-    """Raises Failed where DuckDB is wanted and cannot answer."""
+    """Raises Failed where DuckDB is wanted and cannot answer, and for tables that this release cannot read."""
     from loadmanager.history.engine import why_spark
 
-    taken = takes_duckdb(job, engine, lambda root: why_spark(root, [each.name for each in chosen]))
+    with failing():
+        taken = takes_duckdb(job, engine, lambda root: why_spark(root, [each.name for each in chosen]))
     if taken and job.shown.for_people:
         echo("engine: DuckDB (--engine spark for Spark)", err=True)
     return taken
