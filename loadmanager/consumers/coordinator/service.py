@@ -378,7 +378,8 @@ class Coordinator:
     # --- within
 
     async def _take_over(self, names: Sequence[str], bundle: Bundle, token: Token, left: HandOff) -> None:
-        """Three writes for all: the fences, then what is valid, then the end of what is outdated."""
+        """Three writes for all: the fences, then what is valid, then the end of what is outdated, which nothing waits
+        for."""
         found = await self._store.take_over(names, token)
         if not left.is_settled:
             own = [records.get("") for records in found.values()]
@@ -401,7 +402,9 @@ class Coordinator:
         await self._store.write_all(token, entries)
         self._hosted |= taken
         self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
-        await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
+        outdated = [each for name in names for each in self._store.table.outdated(name, token)]
+        if outdated:
+            self._store.write_later(outdated)
 
     async def _fence(self, writers: set[str]) -> None:
         """What former coordinators sent to Kafka is stored by now, or never will be. Raises LogUnavailable."""
