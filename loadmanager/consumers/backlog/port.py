@@ -32,7 +32,7 @@ class GroupOffsets(Protocol):
         """How many queues these topics have, which are numbered from 0; topics that do not exist are left out."""
         ...
 
-    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
+    async def racks(self, topics: Collection[str]) -> Mapping[str, Mapping[int, str]]:
         """By topic and queue, the rack of its first replica, which leads it while it can. Some may have none."""
         ...
 

@@ -115,7 +115,7 @@ class Group:
         self._members: dict[str, Member] = {}
         self._holders: dict[Partition, str] = {}
         self._topics: Mapping[str, int] = {}
-        self._racks: Mapping[Partition, str] | None = None
+        self._racks: Mapping[str, Mapping[int, str]] | None = None
         self._weights: Mapping[Partition, float] | None = None
         self._weighed: Mapping[Partition, float] | None = None
         """The weights by which it was last decided who should read what: members' records have them."""
@@ -233,10 +233,10 @@ class Group:
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
             self._retarget(f"topic {changed[0]} {now}{more}", now_ms, weigh=True)
 
-    def set_racks(self, racks: Mapping[Partition, str], now_ms: int) -> None:
-        """Where partitions are led while all servers run; those of other groups too."""
-        topics = self.wanted_topics()
-        known = {each: rack for each, rack in racks.items() if each[0] in topics}
+    def set_racks(self, racks: Mapping[str, Mapping[int, str]], now_ms: int) -> None:
+        """By topic, where partitions are led while all servers run; those of other groups too. The inner mappings are
+        kept."""
+        known = {topic: racks[topic] for topic in self.wanted_topics() if topic in racks}
         if known != self._racks:
             self._racks = known
             if self.settings.strategy in NEAR:
@@ -385,6 +385,11 @@ class Group:
     def holders(self) -> Mapping[Partition, str]:
         """Who may be reading each partition."""
         return self._holders
+
+    @property
+    def targets(self) -> Mapping[Partition, str]:
+        """Who should read each partition, without unassigned ones."""
+        return self._targets.all()
 
     def target(self, partition: Partition) -> str | None:
         """Who should read a partition."""

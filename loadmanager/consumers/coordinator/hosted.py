@@ -155,10 +155,16 @@ class Hosted:
         late = self.kept_s is None or now_s >= self.kept_s + period_s
         return late or any(sizes.get(each, 0) > self.begun.get(each, 0) for each in self.group.wanted_topics())
 
-    def to_keep(self, sizes: Mapping[str, int]) -> set[Partition]:
-        """All partitions that members subscribe to, but those that are being committed or reset anyway."""
-        wanted = {(each, number) for each in self.group.wanted_topics() for number in range(sizes.get(each, 0))}
-        return (wanted | self.unsure) - self._stored.keys() - self.resetting
+    def to_keep(self, sizes: Mapping[str, int], at_once: int) -> Generator[set[Partition]]:
+        """All partitions that members subscribe to, and those of which a commit has no end, except those that are being
+        committed or reset anyway. They come in parts, so that no turn of the loop is long: of `at_once` partitions at
+        most, or of one topic. A part is computed when it is asked for."""
+        subscribed = {each: sizes.get(each, 0) for each in self.group.wanted_topics()}
+        for topics in _together(subscribed, at_once):
+            wanted = {(each, number) for each in topics for number in range(sizes.get(each, 0))}
+            yield wanted.difference(self._stored, self.resetting)
+        others = {each for each in self.unsure if each[0] not in subscribed}
+        yield others.difference(self._stored, self.resetting)
 
     def begin(self, sizes: Mapping[str, int], now_ms: int) -> None:
         """Of the topics that members subscribe to, these partitions have offsets."""
@@ -184,6 +190,18 @@ class Hosted:
                 while not self.is_gone and not self.is_free(partitions):
                     await self._news.wait()
         return self.is_free(partitions)
+
+
+def _together(sizes: Mapping[str, int], limit: int) -> Generator[list[str]]:
+    """Topics in lists, each of `limit` partitions at most, or of one topic."""
+    topics, total = list[str](), 0
+    for topic, size in sorted(sizes.items()):
+        if topics and total + size > limit:
+            yield topics
+            topics, total = [], 0
+        topics.append(topic)
+        total += size
+    yield topics
 
 
 def has_news(answer: Answer, beat: Beat) -> bool:

@@ -55,7 +55,7 @@ KEPT_AT_ONCE = 4
 TURN = 100
 """Groups that are taken over in one turn of the loop."""
 STEP = 1_000
-"""Partitions of a large group that are given to members at once."""
+"""Partitions of a large group that are given to members at once, or whose offsets are committed again together."""
 TAKEN_AT_ONCE = 2_000
 """Groups that are taken over together."""
 EMPTY_STEPS = 28
@@ -253,10 +253,14 @@ class Coordinator:
         """Raises as `heartbeat`; NotFound if the group has no members and no settings."""
         async with self.broker.admit(name) as claim:
             group = self._group(name, claim).group
-            holders = dict(group.holders)
-            targets = {each: group.target(each) for each, holder in holders.items() if group.target(each) != holder}
+            holders, wanted = dict(group.holders), dict(group.targets)
             its = group.settings, group.generation, group.members
-            return Description(name, *its, holders, targets, group.unread(), group.creator)
+            unread, creator = group.unread(), group.creator
+        run = _run_apart if len(holders) > LARGE else _run
+        targets = await run(
+            lambda: {each: wanted.get(each) for each, its in holders.items() if wanted.get(each) != its}
+        )
+        return Description(name, *its, holders, targets, unread, creator)
 
     async def rebalances(self, name: str) -> list[Rebalance]:
         """The last rebalances, newest first. Raises as `describe`."""
@@ -374,7 +378,8 @@ class Coordinator:
     # --- within
 
     async def _take_over(self, names: Sequence[str], bundle: Bundle, token: Token, left: HandOff) -> None:
-        """Three writes for all: the fences, then what is valid, then the end of what is outdated."""
+        """Three writes for all: the fences, then what is valid, then the end of what is outdated, which nothing waits
+        for."""
         found = await self._store.take_over(names, token)
         if not left.is_settled:
             own = [records.get("") for records in found.values()]
@@ -397,7 +402,9 @@ class Coordinator:
         await self._store.write_all(token, entries)
         self._hosted |= taken
         self._used |= {name: None for name, hosted in taken.items() if not hosted.group.is_empty}
-        await self._store.write_all(token, {name: self._store.table.outdated(name, token) for name in names})
+        outdated = [each for name in names for each in self._store.table.outdated(name, token)]
+        if outdated:
+            self._store.write_later(outdated)
 
     async def _fence(self, writers: set[str]) -> None:
         """What former coordinators sent to Kafka is stored by now, or never will be. Raises LogUnavailable."""
@@ -641,18 +648,21 @@ class Coordinator:
                 if hosted.is_gone or claim.token != hosted.token or name in self._deleting:
                     return
                 sizes = dict(self._sizes)
-                partitions = hosted.to_keep(sizes)
                 begun = hosted.begun
                 reset = {topic for topic, number in hosted.resetting if number >= begun.get(topic, 0)}
                 start = start_of(hosted.group.members.values())
-                with self._storing(name, hosted, partitions):
-                    store = partial(self._store_offsets, name, hosted)
-                    waiting = await keep(self._topics, name, partitions, start, store)
-                    hosted.unsure.difference_update(partitions)
+                store = partial(self._store_offsets, name, hosted)
+                waiting, kept = set[str](), set[str]()
+                for partitions in hosted.to_keep(sizes, STEP):
+                    if partitions:
+                        with self._storing(name, hosted, partitions):
+                            waiting |= await keep(self._topics, name, partitions, start, store)
+                            hosted.unsure.difference_update(partitions)
+                        kept.update(topic for topic, _ in partitions)
                 if waiting:
                     _log.warning("%s waits for leaders of partitions of %s", name, ", ".join(sorted(waiting)))
                 hosted.kept_s = self._clock_s()
-                began = {each for each, _ in partitions} - waiting - reset
+                began = kept - waiting - reset
                 hosted.begin({**hosted.begun, **{each: sizes[each] for each in began}}, self._now_ms())
                 await self._publish(name, hosted)
         except (Moved, NotServing, Fenced):
@@ -763,5 +773,5 @@ async def _run(job: Callable[[], T]) -> T:
 
 
 async def _run_apart(job: Callable[[], T]) -> T:
-    """On another thread: for a group that no other code refers to yet."""
+    """On another thread: for what no other code refers to."""
     return await asyncio.to_thread(job)

@@ -177,13 +177,17 @@ class GroupStore:
         """As `write`, for several groups at once."""
         written = [entry for its in entries.values() for entry in its]
         if written:
-            done = asyncio.get_running_loop().create_future()
-            self._waiting.append((written, done))
-            self._pending.update((key, done) for key, _ in written)
-            self._wake.set()
-            await asyncio.shield(done)
+            await asyncio.shield(self.write_later(written))
         for group in entries:
             self._check(group, token)
+
+    def write_later(self, entries: Sequence[Written]) -> asyncio.Future[None]:
+        """Write in order, after what was to be written before; done when that was read back."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((entries, done))
+        self._pending.update((key, done) for key, _ in entries)
+        self._wake.set()
+        return done
 
     async def take_over(self, groups: Sequence[str], token: Token) -> dict[str, Mapping[str, Record]]:
         """Fence off every former owner of these groups; the records that are valid, by group. Raises Fenced."""

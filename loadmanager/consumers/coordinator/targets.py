@@ -47,19 +47,20 @@ CONFIG_BYTES = 65_536
 
 class Situation(msgspec.Struct, frozen=True):
     """What a target depends on. `topics`: numbers of partitions of those that exist. `weights`: rates or lags. `racks`:
-    where partitions are led while all servers run, as far as known; None: not asked yet. `config`: for CONFIG.
+    by topic, where partitions are led while all servers run, as far as known; None: not asked yet. `config`: for
+    CONFIG.
     """
 
     members: Mapping[str, Subscription]
     topics: Mapping[str, int]
     weights: Mapping[Partition, float] | None = None
-    racks: Mapping[Partition, str] | None = None
+    racks: Mapping[str, Mapping[int, str]] | None = None
     config: Config = {}
 
     @property
     def are_racks_used(self) -> bool:
         """True if one member may be nearer to a partition than another one."""
-        return bool(self.racks) and any(each.rack for each in self.members.values())
+        return bool(self.racks) and any(self.racks.values()) and any(each.rack for each in self.members.values())
 
     @property
     def is_alike(self) -> bool:
@@ -233,7 +234,7 @@ def view_of(strategy: str, situation: Situation, held: Mapping[Partition, str]) 
     lists = {member: listed(its) for member, its in _by_member(held).items() if member in situation.members}
     weights = by_topic(situation.weights or {}) if strategy == WEIGHTED else {}
     is_near = strategy in NEARBY or (strategy in NEAR and situation.are_racks_used)
-    racks = by_topic(situation.racks) if is_near and situation.racks is not None else None
+    racks = situation.racks if is_near else None
     return View(situation.members, situation.topics, strategy, lists, weights, racks, situation.config)
 
 
@@ -241,8 +242,7 @@ def divided(view: View) -> dict[Partition, str]:
     """Who should read what: the same at the coordinator and at every member. Raises Invalid for an unknown strategy."""
     check_strategy(view.strategy)
     held = {(topic, each): member for member, its in view.held.items() for topic, all_ in its.items() for each in all_}
-    racks = None if view.racks is None else flat(view.racks)
-    situation = Situation(view.members, view.topics, flat(view.weights) or None, racks, view.config)
+    situation = Situation(view.members, view.topics, flat(view.weights) or None, view.racks, view.config)
     return _whole(view.strategy, situation, held)
 
 
@@ -275,17 +275,18 @@ def _exchanges(strategy: str, situation: Situation, owners: Mapping[Partition, s
         name: Reader(each.rack, frozenset(each.topics), each.capacity if weighs else 1.0)
         for name, each in situation.members.items()
     }
-    return exchanges(owners, situation.racks, readers, situation.weights if weighs else None)
+    return exchanges(owners, flat(situation.racks), readers, situation.weights if weighs else None)
 
 
 def _forgetful(
-    strategy: Strategy, situation: Situation, racks: Mapping[Partition, str] | None = None
+    strategy: Strategy, situation: Situation, racks: Mapping[str, Mapping[int, str]] | None = None
 ) -> dict[Partition, str]:
     found: dict[Partition, str] = {}
     for topic, count in sorted(situation.topics.items()):
         readers = sorted(each for each, its in situation.members.items() if topic in its.topics)
         if readers and count:
-            queues = [MessageQueue(topic, (racks or {}).get((topic, number), ""), number) for number in range(count)]
+            led = (racks or {}).get(topic, {})
+            queues = [MessageQueue(topic, led.get(number, ""), number) for number in range(count)]
             for member, its in strategy.allocate_all(queues, readers).items():
                 found.update(((topic, queue.queue_id), member) for queue in its)
     return found

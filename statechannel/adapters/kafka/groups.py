@@ -95,12 +95,12 @@ class KafkaGroups:
         counts, self._leaderless = await self._asked(ask)
         return counts
 
-    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
-        """The rack (`broker.rack`) of the first replica of each partition, which leads it while it can: a server that
-        starts again changes nothing. Partitions without one are left out."""
+    async def racks(self, topics: Collection[str]) -> Mapping[str, Mapping[int, str]]:
+        """By topic, the rack (`broker.rack`) of the first replica of each partition, which leads it while it can: a
+        server that starts again changes nothing. Partitions without one are left out."""
         wanted = frozenset(topics)
 
-        async def ask() -> Mapping[tuple[str, int], str]:
+        async def ask() -> Mapping[str, Mapping[int, str]]:
             servers = (await self._admin.cluster()).nodes
             racks = {each.id: str(each.rack) for each in servers if each.rack}
             return await asyncio.to_thread(self._racks, wanted, racks) if racks else {}
@@ -184,15 +184,17 @@ class KafkaGroups:
         }
         return {name: len(partitions) for name, partitions in known.items()}, frozenset(leaderless)
 
-    def _racks(self, wanted: frozenset[str], racks: Mapping[int, str]) -> Mapping[tuple[str, int], str]:
+    def _racks(self, wanted: frozenset[str], racks: Mapping[int, str]) -> Mapping[str, Mapping[int, str]]:
         """`racks` of servers."""
         there = self._topics(self._timeout_s)
         return {
-            (name, number): racks[partition.replicas[0]]
+            name: {
+                number: racks[partition.replicas[0]]
+                for number, partition in topic.partitions.items()
+                if partition.replicas and partition.replicas[0] in racks
+            }
             for name, topic in there.items()
             if name in wanted and topic.error is None
-            for number, partition in topic.partitions.items()
-            if partition.replicas and partition.replicas[0] in racks
         }
 
     def _list(

@@ -494,7 +494,7 @@ def test_members_that_divide_themselves_strand_no_partition(strategy: str, silen
 
     there += [reader("a"), reader("b")]
     settle_all(0)
-    group.set_racks({("orders", number): "one" for number in range(16)}, 0)
+    group.set_racks({"orders": dict.fromkeys(range(16), "one")}, 0)
     group.configure(Settings(Mode.CLIENT, strategy), 0)
     assert sum(settle_all(0).values()) == 12
     there.append(reader("c"))

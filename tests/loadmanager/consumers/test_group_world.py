@@ -237,7 +237,7 @@ class World:
         self.group.configure(Settings(mode, strategy, config), self.now_ms)
 
     def see_racks(self) -> None:
-        racks = {(topic, each): self.random.choice("xyz") for topic in "ab" for each in range(5)}
+        racks = {topic: {each: self.random.choice("xyz") for each in range(5)} for topic in "ab"}
         self.group.set_racks(racks, self.now_ms)
 
     def weigh(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from loadmanager.consumer.kafka_client import starts_at
 from loadmanager.consumer.membership import Membership
+from loadmanager.consumers.coordinator import service
 from loadmanager.consumers.coordinator.kept_offsets import LONGEST_S, UNKNOWN_S, keep, period_s, start_of
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator
@@ -152,6 +154,30 @@ async def test_offsets_of_idle_partitions_are_committed_again(tmp_path: Path) ->
         before = dict(topics.times)
         await found.cluster.until(lambda: all(topics.times[each] >= before[each] + 3 for each in (A, B)))
         assert topics.committed == {A: 10, B: 20}
+
+
+async def test_offsets_of_many_partitions_are_committed_in_parts_of_whole_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic whose first commits were in two parts would start at two places after a failure between them."""
+    monkeypatch.setattr(service, "STEP", 5)
+    sizes = {"a": 2, "b": 2, "c": 7, "d": 1}
+    parts: list[dict[str, int]] = []
+    async with AsyncExitStack() as stack:
+        topics = Topics()
+        topics.known = sizes
+        topics.offsets.topics = {topic: [(0, 9)] * size for topic, size in sizes.items()}
+        commit = topics.commit
+
+        async def counted(group: str, offsets: Mapping[Partition, int], pulled: Mapping[Partition, int]) -> None:
+            parts.append(Counter(topic for topic, _ in offsets))
+            await commit(group, offsets, pulled)
+
+        monkeypatch.setattr(topics, "commit", counted)
+        found = await world(stack, tmp_path, topics)
+        found.member.subscription = Subscription(tuple(sizes))
+        await found.until_read(*((topic, number) for topic, size in sizes.items() for number in range(size)))
+        assert parts == [{"a": 2, "b": 2}, {"c": 7}, {"d": 1}]
 
 
 async def test_members_of_a_group_that_kafka_refuses_learn_it_when_they_commit(tmp_path: Path) -> None:

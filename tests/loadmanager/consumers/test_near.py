@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from loadmanager.consumers.allocation.near import Reader, exchanges
-from loadmanager.consumers.coordinator.records import Subscription
+from loadmanager.consumers.coordinator.records import Subscription, by_topic
 from loadmanager.consumers.coordinator.targets import Partition, Situation, Targets
 
 T = frozenset({"t"})
@@ -73,7 +73,7 @@ def test_whoever_comes_and_goes_groups_stay_even_and_near(strategy: str, seed: i
     targets = Targets(strategy, {})
     for step in range(12):
         before = dict(targets.all())
-        changed = targets.renew(Situation(members, {"t": len(racks)}, None, racks))
+        changed = targets.renew(Situation(members, {"t": len(racks)}, None, by_topic(racks)))
         found = targets.all()
         assert {each for each in racks if before.get(each) != found[each]} == changed, "it says all that it moved"
         counts = [list(found.values()).count(name) for name in members]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadmanager.consumers.coordinator.group import Group
-from loadmanager.consumers.coordinator.records import Mode, Partition, Settings, Subscription
+from loadmanager.consumers.coordinator.records import Mode, Partition, Settings, Subscription, by_topic
 from loadmanager.consumers.coordinator.targets import (
     CONFIG_BYTES,
     NEARBY,
@@ -34,7 +34,7 @@ def joined(settings: Settings, racks: dict[Partition, str] | None, **members: Su
     for name, subscription in members.items():
         found.beat(name, subscription=subscription)
         if racks is not None:
-            found.group.set_racks(racks, 0)
+            found.group.set_racks(by_topic(racks), 0)
     settle(found, **members)
     return found
 
@@ -68,13 +68,13 @@ def test_who_dies_is_followed_by_who_is_near() -> None:
 
 def test_members_exchange_what_is_nearer_to_the_other_one_once() -> None:
     there = joined(Settings(), None, x=within("b"), y=within("a"))
-    there.group.set_racks(RACKS, 0)
+    there.group.set_racks(by_topic(RACKS), 0)
     assert there.group.measures.rebalances()[0].why == "its partitions are in other racks"
     settle(there, x=within("b"), y=within("a"))
     assert (there.reads("y"), there.reads("x")) == ([0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11])
     before = dict(there.group.holders)
     there.group.rebalance(None, 0)
-    there.group.set_racks({**RACKS, ("others", 0): "a"}, 0)
+    there.group.set_racks(by_topic({**RACKS, ("others", 0): "a"}), 0)
     assert {each: there.group.target(each) for each in before} == before
 
 
@@ -91,7 +91,7 @@ def test_racks_that_nobody_is_in_are_read_by_all_and_members_without_a_rack_read
 def test_a_group_in_racks_follows_where_its_partitions_are() -> None:
     there = joined(Settings(strategy="MACHINE_ROOM_NEARBY-AVG"), RACKS, x=within("a"), y=within("b"))
     assert there.reads("y") == [6, 7, 8, 9, 10, 11]
-    there.group.set_racks({**RACKS, ("orders", 0): "b"}, 0)
+    there.group.set_racks(by_topic({**RACKS, ("orders", 0): "b"}), 0)
     settle(there, x=within("a"), y=within("b"))
     assert there.reads("y") == [0, 6, 7, 8, 9, 10, 11]
 
@@ -107,7 +107,7 @@ def test_a_takeover_moves_nothing_before_and_after_racks_are_known(strategy: str
     group = Group.restored(NAME, records_of_all(there.group), 0)
     assert group.settings == there.group.settings
     assert {each: group.target(each) for each in before} == before
-    group.set_racks(RACKS, 0)
+    group.set_racks(by_topic(RACKS), 0)
     assert {each: group.target(each) for each in before} == before
 
 
@@ -116,7 +116,7 @@ def test_what_a_dead_member_had_waits_for_the_racks_and_for_nothing_else() -> No
     group = Group.restored(NAME, records_of_all(there.group), 0)
     group.leave("z", 0)
     assert group.unread() == 3
-    group.set_racks(RACKS, 0)
+    group.set_racks(by_topic(RACKS), 0)
     assert (group.unread(), group.target(("orders", 11))) == (0, "y")
 
 
@@ -124,7 +124,7 @@ def test_what_a_dead_member_had_waits_for_the_racks_and_for_nothing_else() -> No
 def test_members_compute_what_the_coordinator_does(strategy: str) -> None:
     config = CONFIG if strategy == "CONFIG" else {}
     members = {"x": within("a", "left"), "y": within("b", "right"), "z": within("b", "right")}
-    situation = Situation(members, {"orders": 12}, None, RACKS, config)
+    situation = Situation(members, {"orders": 12}, None, by_topic(RACKS), config)
     targets = Targets(strategy, {})
     targets.renew(situation)
     view = view_of(strategy, situation, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from loadmanager.consumers.backlog.port import Look
+from loadmanager.consumers.coordinator.records import by_topic
 from statechannel.errors import LogError
 
 
@@ -41,9 +42,9 @@ class MemoryOffsets:
         self._answer()
         return {topic: len(self.topics[topic]) for topic in topics if topic in self.topics}
 
-    async def racks(self, topics: Collection[str]) -> Mapping[tuple[str, int], str]:
+    async def racks(self, topics: Collection[str]) -> Mapping[str, Mapping[int, str]]:
         self._answer()
-        return {place: rack for place, rack in self.racks_of.items() if place[0] in topics}
+        return {topic: its for topic, its in by_topic(self.racks_of).items() if topic in topics}
 
     async def ends(self, queues: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
         self._answer()
