@@ -20,9 +20,13 @@ PLANS, ADVICE = (Path(__file__).with_name(name) for name in ("plans.md", "advice
 
 
 def steps() -> str:
-    """A line for each row."""
+    """A line for each step; states in which a step is the same share a line."""
+    states: dict[tuple[object, ...], list[str]] = {}
+    for r in PLAN_TABLE:
+        states.setdefault((r.action, r.by, r.condition, r.next, r.why), []).append(str(r.state))
     lines = ["| from | step | by | only if | to | why |", "|---|---|---|---|---|---|"]
-    lines += [f"| {r.state} | `{r.action}` | {r.by} | {r.condition} | {r.next} | {r.why} |" for r in PLAN_TABLE]
+    for (action, by, condition, to, why), in_these in states.items():
+        lines.append(f"| {', '.join(in_these)} | `{action}` | {by} | {condition} | {to} | {why} |")
     return "\n".join(lines)
 
 

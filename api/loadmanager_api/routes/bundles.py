@@ -364,7 +364,7 @@ class HistoryEntry(Shape):
 
 
 class BundleHistory(Shape):
-    """Records about a bundle, newest first. `next` is the `before` of the next page, or null; `note` says what was
+    """Records about a bundle, newest first. `next` is the `cursor` of the next page, or null; `note` says what was
     trimmed.
     """
 

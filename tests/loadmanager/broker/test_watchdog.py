@@ -90,7 +90,9 @@ async def test_a_loop_that_hangs_is_told_about_with_the_call_that_held_it(caplog
         while not kept.order:
             await asyncio.sleep(0.01)
         assert "held by" in kept.order[0]
-    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        while not (said := [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]):
+            await asyncio.sleep(0.01)
+    [said] = said
     assert "hold_up_the_loop(kept.abandoned)" in said
     assert "until_set.wait" in said
 
