@@ -22,7 +22,10 @@ def rules_table() -> str:
     lines = ["| role | where | routes |", "|---|---|---|"]
     for rule, paths in sorted(routes.items(), key=lambda item: (item[0].role.rank, item[0].scope is not Scope.OPEN)):
         role = "" if rule.scope is Scope.OPEN else rule.role
-        listed = "<br>".join(f"`{path}` {', '.join(methods)}" for path, methods in paths.items())
+        by_methods: dict[str, list[str]] = defaultdict(list)
+        for path, methods in paths.items():
+            by_methods[", ".join(methods)].append(f"`{path}`")
+        listed = "<br>".join(f"{methods}: " + "<br>".join(same) for methods, same in by_methods.items())
         lines.append(f"| {role} | {rule.scope} | {listed} |")
     return "\n".join(lines)
 

@@ -55,14 +55,14 @@ def states_table() -> str:
 
 
 def steps_table() -> str:
+    """One line for the rows that differ in their state alone."""
     lines = ["| from | action | by | only if | to | then | new token | why |", "|---|---|---|---|---|---|---|---|"]
+    states: dict[str, list[str]] = {}
     for row in TABLE:
-        token = "yes" if row.fences else ""
-        lines.append(
-            f"| {row.state} | `{row.action}` | {by(row.by)} | {if_(row.guard)} | {row.next} | {RESULT[row.then]} "
-            f"| {token} | {row.why} |"
-        )
-    return "\n".join(lines)
+        cells = (by(row.by), if_(row.guard), row.next, RESULT[row.then], "yes" if row.fences else "", row.why)
+        rest = f"`{row.action}` | {' | '.join(cells)} |"
+        states.setdefault(rest, []).append(row.state)
+    return "\n".join([*lines, *(f"| {', '.join(found)} | {rest}" for rest, found in states.items())])
 
 
 def reshaping_table() -> str:

@@ -8,6 +8,9 @@ nothing makes too short. See `docs/clocks.md`.
 Linux shows the host's clock as a PTP device on KVM, Hyper-V and VMware. Reading it is a system call of microseconds.
 Without such a device, or the right to read it, only the wall clock is left, which guest tools or NTP set some time
 after a pause.
+
+Not used: vmgenid changes with snapshots and clones, not with a pause. The `paused` flag of kvm-clock is never shown.
+Steal time leaves out a stopped machine. vmclock (Linux 6.13) tells of migrations and restores; few hypervisors have it.
 """
 
 from __future__ import annotations
