@@ -9,7 +9,8 @@ const NARROW_PX = 480, ROW_PX = 28, TWO_LINES_PX = 50;
 const TALLEST_PX = 8_000_000;
 
 /**
- * `columns` are {title, cell(item, key), width, kind?, least_px?}; the last is left out where the list is narrower.
+ * `columns` are {title, cell(item, key), width, kind?, least_px?, help?}; a column is left out where the list is
+ * narrower than its `least_px`.
  * `items` are keys; `pick(key)` opens one; `most_px`: no higher.
  */
 export function Rows({ label, columns, items, of, picked, pick, most_px }) {
@@ -52,7 +53,7 @@ export function Rows({ label, columns, items, of, picked, pick, most_px }) {
       aria-activedescendant=${active >= begin && active < begin + shown.length ? `row-${active}` : undefined}
       onScroll=${(event) => setTop(event.currentTarget.scrollTop)} onKeyDown=${key}>
     <div class="row head" role="row" aria-rowindex="1" style=${widths}>
-      ${there.map(({ title, kind }) => html`<span role="columnheader" class=${kind}>${title}</span>`)}</div>
+      ${there.map(({ title, kind, help }) => html`<span role="columnheader" class=${kind} title=${help}>${title}</span>`)}</div>
     <div class="all" role="presentation" style=${{ height: `${tall}px` }}>
       <div role="rowgroup" style=${{ transform: `translateY(${offset}px)` }}>
       ${shown.map((item, at) => {
