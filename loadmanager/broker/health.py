@@ -1,7 +1,7 @@
 """What is wrong in the cluster, as one broker sees it: worst first, each with its reason and its remedy.
 
 It judges by the same facts as the alerts of `observability/prometheus`, and names the same remedies as
-docs/runbooks.md. Read it on the control loop. It walks no list of bundles: one look costs the same for a million.
+docs/runbooks.md. Read it on the control loop. It walks a bounded number of bundles: a million cost no more.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from statechannel.law.verdict import Ownership
 
 NAMED = 5
 """How many brokers or bundles a finding names."""
-NAMESPACES_LOOKED_AT = 200
+NAMESPACES_LOOKED_AT = 50
 """Among these a bundle without an owner is looked for, to ask why no broker takes it."""
-BUNDLES_LOOKED_AT = 1_000
+BUNDLES_LOOKED_AT = 200
 OVERDUE = 4
 """A move is stuck after so many times `in_flight_timeout_s`; as the alert LoadManagerMoveStuck."""
 
@@ -141,8 +141,8 @@ def _unowned(node: Node) -> Iterator[HealthFinding]:
     elif lost:
         yield _warning(
             "bundles",
-            f"{_are(count, 'bundle', 'has', 'have')} no owner",
-            why="they were taken from their owners, and no lookup has asked for them since",
+            f"{_are(len(lost), 'bundle', 'has lost its', 'have lost their')} owner",
+            why="no lookup has asked for them since",
             advice=f"the next lookup assigns each; to see why: loadmanager explain {lost[0]}",
             since_ms=since_ms,
             names=_first(lost[:NAMED]),

@@ -91,6 +91,7 @@ async def test_an_unloaded_bundle_without_a_lookup_is_a_warning_with_its_time(cl
     assert status == 204
     (found,) = await health(cluster)
     assert (found["severity"], found["names"]) == ("warning", [str(bundle)])
+    assert found["found"] == "1 bundle has lost its owner"  # the other three never had one
     assert found["since_ms"] is not None
     assert "the next lookup assigns each" in found["advice"]
 

@@ -69,6 +69,16 @@ TALLEST = """() => Math.max(0, ...[...document.querySelectorAll("main tbody tr")
   .map((row) => row.getBoundingClientRect().height / parseFloat(getComputedStyle(row).lineHeight)))"""
 
 
+async def test_a_phone_shows_whole_conditions_of_brokers(cluster: Cluster, windows: Windows) -> None:
+    await cluster.start(2)
+    window = await windows.open("overview", size=PHONE)
+    await kill(cluster, cluster.brokers[1])
+    row = window.page.get_by_role("grid", name="Brokers").get_by_role("row").nth(1)
+    condition = row.get_by_role("gridcell").nth(3)
+    await expect(condition).to_contain_text("dead for")
+    assert await condition.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
 async def test_a_phone_cuts_no_column_and_has_no_tall_rows(cluster: Cluster, windows: Windows) -> None:
     for at in range(2):
         name = f"lm-{at}.lm-headless.production.svc.cluster.local:8080"

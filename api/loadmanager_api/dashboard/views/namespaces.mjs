@@ -26,7 +26,7 @@ export function Namespaces({ me, bundles, namespace }) {
   return html`<${Panel} title="Namespaces" api="GET /v1/watch, GET /v1/bundles?order=load, GET /v1/policies?kind=namespace">
     <p class="quiet">${count(names.length)} namespaces. Load is the sum of the bundles whose load is known: those that are among their owner's hottest.</p>
     ${names.length
-      ? html`<${Rows} label="Namespaces" columns=${columns} items=${names} of=${(name) => rows.get(name)} pick=${(name) => (location.hash = to("bundles", { q: `${name}/` }))} />`
+      ? html`<${Rows} most_px=${640} label="Namespaces" columns=${columns} items=${names} of=${(name) => rows.get(name)} pick=${(name) => (location.hash = to("bundles", { q: `${name}/` }))} />`
       : html`<${Empty} what=${bundles.loading ? "reading …" : "There is no namespace yet."} how=${bundles.loading ? "" : "loadmanager namespaces create shop/orders --bundles 16"} />`}<//>`;
 }
 
