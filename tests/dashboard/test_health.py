@@ -13,6 +13,7 @@ from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 from tests.api.test_health import kill
 from tests.dashboard.conftest import PHONE, Windows, as_role, assign_all
+from tests.dashboard.test_looks import DRAWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
@@ -67,6 +68,22 @@ CUT = """() => [...document.querySelectorAll("main td, main .row > span")].filte
 }).map((cell) => cell.textContent)"""
 TALLEST = """() => Math.max(0, ...[...document.querySelectorAll("main tbody tr")]
   .map((row) => row.getBoundingClientRect().height / parseFloat(getComputedStyle(row).lineHeight)))"""
+
+
+WHOLE = """() => [...document.querySelectorAll("main .row > span:not(.name)")]
+  .filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)"""
+
+
+async def test_brokers_show_whole_figures_at_every_width(cluster: Cluster, windows: Windows) -> None:
+    await cluster.start(2, balancing_interval_s=0.2, capacity={"rate_msg_s": 20.0}, weight_cpu=0.0)
+    await assign_all(cluster, await cluster.create("t/n", 8))
+    window = await windows.open("overview")
+    row = window.page.get_by_role("grid", name="Brokers").get_by_role("row").filter(has_text=cluster.brokers[0].name)
+    await expect(row).to_contain_text(re.compile(r"\d\d\.\d %"))
+    for width in (1440, 1280, 1024, 768, 390):
+        await window.page.set_viewport_size({"width": width, "height": 800})
+        await window.page.evaluate(DRAWN)
+        assert await window.page.evaluate(WHOLE) == [], width
 
 
 async def test_a_phone_shows_whole_conditions_of_brokers(cluster: Cluster, windows: Windows) -> None:
@@ -152,8 +169,8 @@ async def test_empty_views_say_what_fills_them(cluster: Cluster, windows: Window
 AXIS = """async () => {
   const {axis} = await import("/dashboard/heat.mjs");
   const end_ms = Date.parse("2026-01-01T12:00:10");
-  const texts = (columns, wide) => axis({span_s: 30, end_ms}, columns, wide).map(({text}) => text);
-  return [texts(120, 10), texts(3, 36)];
+  const texts = (columns, wide, after) => axis({span_s: 30, end_ms}, columns, wide, after).map(({text}) => text);
+  return [texts(120, 10, 0), texts(3, 36, 500)];
 }"""
 
 
@@ -163,7 +180,7 @@ async def test_the_heat_map_has_a_time_axis_and_no_empty_part(cluster: Cluster, 
     heat = window.page.locator(".heat canvas")
     await expect(heat).to_have_attribute("aria-label", re.compile(r"Usage of 1 brokers over [12] minutes\."))
     hour, minute = await window.page.evaluate(AXIS)
-    assert hour == [*(f"11:{at:02}" for at in range(5, 60, 5)), "12:00 now"]
+    assert hour == [*(f"11:{at:02}" for at in range(5, 55, 5)), "12:00 now"]
     assert minute == ["11:59", "12:00 now"]
 
 

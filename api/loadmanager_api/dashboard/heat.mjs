@@ -80,7 +80,7 @@ function draw(canvas, { names, usage, columns, tall, left, width, wide }) {
     paint.fillText(name.length > 21 ? `${name.slice(0, 20)}…` : name, 0, row * tall + tall / 2);
   });
   paint.fillStyle = style.getPropertyValue("--quiet");
-  for (const { text, at } of axis(usage, columns, wide)) {
+  for (const { text, at } of axis(usage, columns, wide, width - left - columns * wide)) {
     const x = left + at * wide;
     paint.fillRect(x, tall * names.length, 1, 4);
     paint.textAlign = x + LABEL_PX > width ? "right" : "left";
@@ -90,14 +90,18 @@ function draw(canvas, { names, usage, columns, tall, left, width, wide }) {
 
 const STEPS_MIN = [1, 2, 5, 10, 15, 30];
 
-/** Marks of the time axis: full minutes, as close as their labels have room, and the end. `at` counts columns. */
-export function axis(usage, columns, wide) {
+/**
+ * Marks of the time axis: full minutes, as close as their labels have room, and the end. `at` counts columns. The label
+ * of the end is before it where there is no room (`after_px`) behind it.
+ */
+export function axis(usage, columns, wide, after_px) {
+  const end_px = after_px < LABEL_PX ? 2 * LABEL_PX : LABEL_PX;
   const span_ms = 1000 * usage.span_s, begin_ms = usage.end_ms - columns * span_ms;
   const step_min = STEPS_MIN.find((minutes) => ((60_000 * minutes) / span_ms) * wide >= LABEL_PX) ?? 60, step_ms = 60_000 * step_min;
   const marks = [];
   for (let at_ms = Math.ceil(begin_ms / step_ms) * step_ms; at_ms < usage.end_ms; at_ms += step_ms) {
     const at = (at_ms - begin_ms) / span_ms;
-    if ((columns - at) * wide >= LABEL_PX) marks.push({ text: clock(at_ms).slice(0, 5), at });
+    if ((columns - at) * wide >= end_px) marks.push({ text: clock(at_ms).slice(0, 5), at });
   }
   return [...marks, { text: `${clock(usage.end_ms).slice(0, 5)} now`, at: columns }];
 }

@@ -20,8 +20,8 @@ export function Brokers({ me, brokers, balancing, picked, pick, reload }) {
   const limit = balancing && limitOf(balancing);
   const columns = [
     { title: "Broker", cell: (broker) => broker.broker, width: "minmax(0, 1.6fr)", kind: "name" },
-    { title: "Usage", help: USAGE, cell: (broker) => html`<${Usage} value=${balancing?.usages[broker.broker]} limit=${limit} />`, width: "minmax(6.5rem, 0.8fr)" },
-    { title: "Bundles", cell: (broker) => count(broker.bundles), width: "3.7rem", kind: "number" },
+    { title: "Usage", help: USAGE, cell: (broker) => html`<${Usage} value=${balancing?.usages[broker.broker]} limit=${limit} />`, width: "10rem", narrow: "6.9rem" },
+    { title: "Bundles", cell: (broker) => count(broker.bundles), width: "4.3rem", kind: "number" },
     { title: "CPU", cell: (broker) => (broker.live && broker.load ? `${broker.load.cpu_percent?.toFixed(0) ?? 0} %` : "–"), width: "3rem", kind: "number", least_px: 620 },
     { title: "Msg/s", cell: (broker) => amount(broker.live && broker.load ? (broker.load.in_rate_msg_s ?? 0) + (broker.load.out_rate_msg_s ?? 0) : null), width: "4.2rem", kind: "number", least_px: 680 },
     { title: "Bytes/s", cell: (broker) => amount(broker.live && broker.load ? (broker.load.in_rate_bytes_s ?? 0) + (broker.load.out_rate_bytes_s ?? 0) : null), width: "4.5rem", kind: "number", least_px: 760 },
