@@ -118,11 +118,15 @@ def _orphans(node: Node) -> Iterator[HealthFinding]:
 
 
 def _unowned(node: Node) -> Iterator[HealthFinding]:
-    """Bundles without an owner: an error if no broker may take them, a warning if they had an owner before."""
+    """Bundles without an owner: an error if no broker may take them, a warning if they had an owner before.
+
+    Those in quarantine have a finding of their own.
+    """
     count = node.channel.table.count_by_state()[State.UNASSIGNED]
     if not count:
         return
     lost, since_s = node.seen.moves.unowned()
+    lost = [bundle for bundle in lost if not node.current.placing.quarantine(bundle)]
     entries = list(_examples(node, lost))
     reasons = {entry.bundle: why for entry in entries if (why := _why_unowned(node, entry))}
     since_ms = wall_ms_of(node, since_s) if since_s is not None else None

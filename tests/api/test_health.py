@@ -96,6 +96,17 @@ async def test_an_unloaded_bundle_without_a_lookup_is_a_warning_with_its_time(cl
     assert "the next lookup assigns each" in found["advice"]
 
 
+async def test_a_quarantined_bundle_that_lost_its_owner_is_not_promised_to_the_next_lookup(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    bundle = await cluster.assign("persistent://t/n/x")
+    node = cluster.brokers[0].node
+    await node.policies.put(Kind.BUNDLE, str(bundle), BundlePolicy(quarantined="it killed three"), author="ann")
+    await node.current.operations.unload(bundle)
+    await cluster.agree()
+    assert [each["subject"] for each in await health(cluster)] == ["quarantine"]
+
+
 async def test_pauses_come_after_errors_with_the_command_that_ends_them(cluster: Cluster) -> None:
     await cluster.start()
     bundle = (await cluster.create("t/n"))[0]
