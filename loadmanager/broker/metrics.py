@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from loadmanager.broker.health import orphans
 from loadmanager.broker.node import Node
 from loadmanager.broker.observations import Observations
 from loadmanager.leader.rebalancing.status import balance_metrics
@@ -186,9 +187,7 @@ def _ownership(node: Node) -> Iterator[Metric]:
     yield gauge("served_bundles", "Bundles acquired by the service of this broker", served)
     states = table.count_by_state()
     yield gauges("bundles", "Bundles of the whole cluster", "state", {s.value: n for s, n in states.items()})
-    live, now_s = node.membership.is_live, node.world.clock_s()
-    orphans = sum(table.count_held_by(holder) for holder in table.holders() if not live(holder, now_s))
-    yield gauge("bundles_orphaned", "Bundles held by brokers that are not live", orphans)
+    yield gauge("bundles_orphaned", "Bundles held by brokers that are not live", sum(orphans(node).values()))
     yield gauge("namespaces", "Namespaces of the whole cluster", len(table.namespaces()))
     yield gauge("incarnation", "The number of this start", me.incarnation)
     yield gauge("draining", "1 while this broker takes no bundles", node.registration.draining)

@@ -130,6 +130,12 @@ class Moves:
         ages = (now_s - move.steps[0].read_s for move in self._moves.values() if move.steps[-1].state in IN_FLIGHT)
         return next(ages, 0.0)
 
+    def unowned(self) -> tuple[list[Bundle], float | None]:
+        """Bundles that lost their owner, longest ago first, and since when the first one has none."""
+        found = [move for move in self._moves.values() if move.steps[-1].state is State.UNASSIGNED]
+        found.sort(key=lambda move: move.steps[-1].read_s)
+        return [move.bundle for move in found], found[0].steps[-1].read_s if found else None
+
     # --- events
 
     def saw(self, change: Change) -> None:

@@ -25,6 +25,10 @@ ABSENT_S = 10.0
 """A suspected process that is unregistered for this long has died."""
 WINDOW_S = 300.0
 """How long a wrong suspicion counts against the share."""
+DEAD_KEPT_S = 3_600.0
+"""How long a broker that ended without a drain is listed as dead."""
+DEAD_KEPT = 1_000
+"""The most brokers that are remembered after their registration ended."""
 
 
 class Suspect(msgspec.Struct):
@@ -39,6 +43,18 @@ class Suspect(msgspec.Struct):
     absent_s: float | None = None
 
 
+class Departed(msgspec.Struct, frozen=True):
+    """A broker whose registration ended at `at_s`, as it was registered last."""
+
+    peer: Peer
+    at_s: float
+
+    @property
+    def is_dead(self) -> bool:
+        """Returns True unless it drained before: then it left on purpose."""
+        return not self.peer.registration.draining
+
+
 class Membership:
     """The last known state of the cluster's members."""
 
@@ -48,6 +64,8 @@ class Membership:
         self.listening_since_s = now_s
         self.heard_s: dict[BrokerId, float] = {}
         self.peers: dict[str, Peer] = {}
+        self.departed: dict[str, Departed] = {}
+        """Brokers whose registration ended and that have not come back: the last `DEAD_KEPT` that were seen to go."""
         self.revision = 0
         """Grows when a broker comes, goes, registers again, becomes suspected or no longer is."""
         self.connected = False
@@ -78,6 +96,7 @@ class Membership:
         if not self.connected:
             self._awaited_until_s = now_s + self._recovery_grace_s
         self.connected = True
+        self._note_departed(members, now_s)
         self.peers = {
             name: self.peers[name] if self._raw.get(name) == member and name in self.peers else read_peer(member)
             for name, member in members.items()
@@ -89,6 +108,19 @@ class Membership:
                     self._wrote(member.broker, now_s)
         self._raw = dict(members)
         self._awaited -= self.peers.keys()
+
+    def _note_departed(self, members: Mapping[str, Member], now_s: float) -> None:
+        gone = {name: Departed(peer, now_s) for name, peer in self.peers.items() if name not in members}
+        kept = {name: each for name, each in self.departed.items() if name not in members and name not in gone} | gone
+        self.departed = dict(list(kept.items())[-DEAD_KEPT:])
+
+    def dead(self, now_s: float, named: Collection[str] = ()) -> list[Departed]:
+        """Brokers that ended without a drain in the last hour, or earlier if they are among the `named`."""
+        return [
+            each
+            for name, each in self.departed.items()
+            if each.is_dead and (now_s - each.at_s <= DEAD_KEPT_S or name in named)
+        ]
 
     def saw_change(self, change: Change, now_s: float) -> None:
         """Take an accepted record. A no-op is a sign of life of its author, any record one against suspicion."""

@@ -98,6 +98,7 @@ BOUNDED = {
     "/v1/brokers/{broker}": "one broker",
     "/v1/channel": "partitions, the last skipped entries, names of at most 100 readers",
     "/v1/channel/readers/{name}": "one reader: an offset for each partition",
+    "/v1/health": "one finding of each kind, with the first names",
     "/v1/usage": "one hour in half minutes: a chart needs all brokers",
     "/v1/balancing": "one round and the moves under way, within their limits",
     "/v1/plans/{plan_id}": "one plan",

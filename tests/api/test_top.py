@@ -246,6 +246,25 @@ async def test_the_hottest_bundles_come_first(cluster: Cluster) -> None:
         await driver.until(lambda: len(driver.rows("bundles")) == 4)
 
 
+@pytest.mark.slow
+async def test_what_is_wrong_stands_in_the_head_and_a_key_shows_all(cluster: Cluster) -> None:
+    await cluster.start(2)
+    bundle = (await cluster.create("t/n", 4))[-1]
+    async with top(cluster.brokers[0].url) as driver:
+        await driver.until(lambda: driver.head.startswith("nothing is wrong"))
+        policy = {"quarantined": "three brokers died"}
+        assert (await cluster.ask("PUT", f"/v1/policies/bundle/{bundle}", json=policy))[0] == 200
+        await cluster.ask("POST", "/v1/balancing/pause", json={"reason": "release night"})
+        await driver.until(lambda: driver.head.startswith("ERROR: 1 bundle is quarantined, and no broker may take it"))
+        await driver.until(lambda: bool(driver.rows("bundles")) and driver.rows("bundles")[0][0] == str(bundle))
+        assert "what is wrong first" in str(driver.app.grid("bundles").border_title)
+        await driver.until(lambda: "and 1 more" in driver.head)
+        await driver.press("exclamation_mark")
+        text = str((await driver.window(Page)).query_one(Static).render())
+        assert f"→ loadmanager bundles release-quarantine {bundle}" in text
+        assert "release night" in text
+
+
 # --- what its keys do
 
 

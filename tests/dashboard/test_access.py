@@ -53,12 +53,9 @@ async def test_a_viewer_sees_everything_and_can_change_nothing(guarded: Guarded,
     token = await as_role(guarded, AccessRole.VIEWER, "*")
     window = await windows.open(f"bundles?bundle={bundles[0]}", expected="401 403")
     await window.log_in(token)
+    await expect(window.page.locator("main")).to_contain_text("the-viewer is not operator in t/n")
     for label in ("Transfer", "Unload", "Split"):
-        button = window.page.get_by_role("button", name=label, exact=True)
-        await expect(button).to_have_attribute("aria-disabled", "true")
-        await expect(button).to_have_attribute("title", "the-viewer is not operator in t/n")
-        await button.click(force=True)  # Playwright itself would wait until it is enabled
-        await expect(window.page.get_by_role("dialog")).to_have_count(0)
+        await expect(window.page.get_by_role("button", name=label, exact=True)).to_have_count(0)
     tenant, name, span = str(bundles[0]).split("/")
     attempts = [
         ("PUT", f"/admin/v2/namespaces/{tenant}/{name}/{span}/unload", None),

@@ -15,7 +15,19 @@ from tests.dashboard.conftest import Window, Windows, assign_all
 pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.xdist_group("dashboard")]
 
 OWN_FILES = ("/dashboard/", "/openapi.json")
-VIEWS = ("overview", "bundles", "decisions", "plans", "policies", "channel", "groups", "history", "audit", "api")
+VIEWS = (
+    "overview",
+    "bundles",
+    "namespaces",
+    "decisions",
+    "plans",
+    "policies",
+    "channel",
+    "groups",
+    "history",
+    "audit",
+    "api",
+)
 
 
 async def public(cluster: Cluster) -> list[re.Pattern[str]]:
@@ -49,7 +61,7 @@ async def test_pages_ask_public_routes_and_name_them(cluster: Cluster, windows: 
         assert not [path for path in named if path not in OWN_FILES and not any(r.fullmatch(path) for r in routes)], (
             view
         )
-        shared = {"/v1/me", "/v1/watch", "/v1/brokers", "/v1/balancing", "/v1/config/history_dir"}  # of several panels
+        shared = {"/v1/me", "/v1/watch", "/v1/health", "/v1/brokers", "/v1/balancing", "/v1/config/history_dir"}
         assert data - shared <= {path.replace("%3A", ":") for path in named} | set(named), view
 
 

@@ -125,6 +125,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "/dashboard/{file:text}": {"GET": _OPEN},
     "/v1/me": {"GET": _ANYBODY},
     "/metrics": {"GET": _SEE},
+    "/v1/health": {"GET": _SEE},
     "/v1/notes": {"GET": _SEE},
     "/v1/settings": {"GET": _SEE},
     "/v1/tasks": {"GET": _SEE},

@@ -85,11 +85,17 @@ def _row(broker: dict[str, Any]) -> tuple[object, ...]:
 def state_of(broker: Mapping[str, Any]) -> str:
     """What it is or does, in a word or two."""
     if broker["suspected"] or not broker["live"]:
-        return "dead"
+        return f"dead for {age(broker['gone_ms'])}" if broker.get("gone_ms") else "dead"
     if not broker["registered"]:
         return "gone"
     words = [word for word in ("leader", "draining", "behind", "unfit") if broker.get(word)]
     return ", ".join(words) or "ok"
+
+
+def is_ailing(broker: Mapping[str, Any]) -> bool:
+    """Returns True if it needs attention: it is dead, suspected, behind or unfit."""
+    registered = broker["registered"] and broker["live"] and not broker["suspected"]
+    return not registered or bool(broker.get("behind") or broker.get("unfit"))
 
 
 @brokers.command(short_help="Move all bundles of a broker away.")

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "./html.mjs";
 import { useWidth } from "./live.mjs";
 import { clock, percent } from "./words.mjs";
 
-const LEAST_COLUMNS = 20, NAME_PX = 132, NAMED_FROM_PX = 13;
+const NAME_PX = 132, NAMED_FROM_PX = 13, WIDEST_PX = 36, AXIS_PX = 18, LABEL_PX = 64;
 
 export function HeatMap({ usage, pick, theme }) {
   const [box, width] = useWidth();
@@ -13,8 +13,9 @@ export function HeatMap({ usage, pick, theme }) {
   const columns = columnsOf(usage);
   const tall = Math.max(2, Math.min(18, Math.floor(420 / Math.max(1, names.length))));
   const left = tall >= NAMED_FROM_PX ? NAME_PX : 0;
+  const wide = Math.min(WIDEST_PX, Math.max(0, width - left) / columns);
   useEffect(() => {
-    if (width > left) draw(canvas.current, { names, usage, columns, tall, left, width });
+    if (width > left) draw(canvas.current, { names, usage, columns, tall, left, width, wide });
   }, [usage, width, theme]);
   const move = (rows, spans) => {
     const at = cursor ?? { row: 0, column: columns - 1 };
@@ -30,7 +31,7 @@ export function HeatMap({ usage, pick, theme }) {
   const point = (event) => {
     const x = event.offsetX - left;
     if (x < 0) return { row: within(Math.floor(event.offsetY / tall), names.length), column: columns - 1 };
-    return { row: within(Math.floor(event.offsetY / tall), names.length), column: within(Math.floor((x / (width - left)) * columns), columns) };
+    return { row: within(Math.floor(event.offsetY / tall), names.length), column: within(Math.floor(x / wide), columns) };
   };
   const readout = cursor ? sentence(usage, names[cursor.row], columns - 1 - cursor.column) : "point at a cell, or use the arrow keys";
   return html`<div class="heat" ref=${box}>
@@ -47,8 +48,8 @@ const last = (row) => row.at(-1) ?? -1;
 function columnsOf(usage) {
   const rows = Object.values(usage.brokers);
   const spans = rows[0]?.length ?? 0;
-  const first = Math.min(spans, ...rows.map((row) => row.findIndex((value) => value !== null)));
-  return Math.min(spans, Math.max(LEAST_COLUMNS, spans - first));
+  const first = Math.min(...rows.map((row) => row.findIndex((value) => value !== null)).filter((at) => at >= 0), spans - 1);
+  return Math.max(1, spans - first);
 }
 
 function sentence(usage, name, ago) {
@@ -57,17 +58,17 @@ function sentence(usage, name, ago) {
   return `${name} at ${clock(begin_ms)}: ${value === null || value === undefined ? "no report" : `${percent(value)} full`}`;
 }
 
-function draw(canvas, { names, usage, columns, tall, left, width }) {
+function draw(canvas, { names, usage, columns, tall, left, width, wide }) {
   const scale = devicePixelRatio || 1, style = getComputedStyle(canvas);
   canvas.width = width * scale;
-  canvas.height = tall * names.length * scale;
+  canvas.height = (tall * names.length + AXIS_PX) * scale;
   canvas.style.width = `${width}px`;
-  canvas.style.height = `${tall * names.length}px`;
+  canvas.style.height = `${tall * names.length + AXIS_PX}px`;
   const paint = canvas.getContext("2d");
   paint.scale(scale, scale);
   paint.font = `11px ${style.fontFamily}`;
   paint.textBaseline = "middle";
-  const dark = document.documentElement.dataset.theme === "dark", wide = (width - left) / columns, gap = tall > 4 ? 1 : 0;
+  const dark = document.documentElement.dataset.theme === "dark", gap = tall > 4 ? 1 : 0;
   names.forEach((name, row) => {
     const cells = usage.brokers[name].slice(-columns);
     cells.forEach((value, column) => {
@@ -78,6 +79,31 @@ function draw(canvas, { names, usage, columns, tall, left, width }) {
     paint.fillStyle = style.getPropertyValue("--text");
     paint.fillText(name.length > 21 ? `${name.slice(0, 20)}…` : name, 0, row * tall + tall / 2);
   });
+  paint.fillStyle = style.getPropertyValue("--quiet");
+  for (const { text, at } of axis(usage, columns, wide, width - left - columns * wide)) {
+    const x = left + at * wide;
+    paint.fillRect(x, tall * names.length, 1, 4);
+    paint.textAlign = x + LABEL_PX > width ? "right" : "left";
+    paint.fillText(text, x + (paint.textAlign === "right" ? -3 : 3), tall * names.length + AXIS_PX / 2 + 2);
+  }
+}
+
+const STEPS_MIN = [1, 2, 5, 10, 15, 30];
+
+/**
+ * Marks of the time axis: full minutes, as close as their labels have room, and the end. `at` counts columns. The label
+ * of the end is before it where there is no room (`after_px`) behind it.
+ */
+export function axis(usage, columns, wide, after_px) {
+  const end_px = after_px < LABEL_PX ? 2 * LABEL_PX : LABEL_PX;
+  const span_ms = 1000 * usage.span_s, begin_ms = usage.end_ms - columns * span_ms;
+  const step_min = STEPS_MIN.find((minutes) => ((60_000 * minutes) / span_ms) * wide >= LABEL_PX) ?? 60, step_ms = 60_000 * step_min;
+  const marks = [];
+  for (let at_ms = Math.ceil(begin_ms / step_ms) * step_ms; at_ms < usage.end_ms; at_ms += step_ms) {
+    const at = (at_ms - begin_ms) / span_ms;
+    if ((columns - at) * wide >= end_px) marks.push({ text: clock(at_ms).slice(0, 5), at });
+  }
+  return [...marks, { text: `${clock(usage.end_ms).slice(0, 5)} now`, at: columns }];
 }
 
 const STOPS = {

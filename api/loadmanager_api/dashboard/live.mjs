@@ -1,6 +1,6 @@
 // Hooks for data that changes: polled routes, the watched bundles, the route of the page, the clock.
-import { useCallback, useEffect, useRef, useState } from "./html.mjs";
-import { ask } from "./api.mjs";
+import { useCallback, useEffect, useMemo, useRef, useState } from "./html.mjs";
+import { ask, withQuery } from "./api.mjs";
 
 /** {data, at_ms, error, reload} of a GET: again when `again` changes, and every `every_s` seconds while the page is visible. */
 export function usePoll(path, every_s = 0, again = 0) {
@@ -55,6 +55,14 @@ export function useBundles(bundles, least_ms = 100) {
     };
   }, [bundles, least_ms]);
   return version;
+}
+
+const NO_LOADS = new Map(), LOADS_S = 15;
+
+/** The rows of the hottest bundles by name, with their rates; of one namespace, or of all (null). */
+export function useLoads(namespace) {
+  const page = usePoll(namespace === "" ? null : withQuery("/v1/bundles", { order: "load", limit: 1000, namespace }), LOADS_S);
+  return useMemo(() => (page.data ? new Map(page.data.bundles.map((row) => [row.bundle, row])) : NO_LOADS), [page.data]);
 }
 
 /** Draws again every `every_s` seconds; returns the time in ms. */

@@ -4,7 +4,7 @@ import { ME, ask, onRefused, resume, token } from "./api.mjs";
 import { Bundles } from "./bundles.mjs";
 import { Confirmation } from "./dialog.mjs";
 import { to, usePoll, useRoute } from "./live.mjs";
-import { may, visible } from "./may.mjs";
+import { highest, may, visible } from "./may.mjs";
 import { useTheme } from "./theme.mjs";
 import { watch } from "./watch.mjs";
 import { Api } from "./views/api.mjs";
@@ -13,7 +13,9 @@ import { BundleView } from "./views/bundles.mjs";
 import { Channel } from "./views/channel.mjs";
 import { Decisions } from "./views/decisions.mjs";
 import { Groups } from "./views/groups.mjs";
+import { errorsOf } from "./views/health.mjs";
 import { History } from "./views/history.mjs";
+import { Namespaces } from "./views/namespaces.mjs";
 import { Overview } from "./views/overview.mjs";
 import { Plans } from "./views/plans.mjs";
 import { Policies } from "./views/policies.mjs";
@@ -21,6 +23,7 @@ import { Policies } from "./views/policies.mjs";
 const VIEWS = {
   overview: ["Overview", Overview],
   bundles: ["Bundles", BundleView],
+  namespaces: ["Namespaces", Namespaces],
   decisions: ["Decisions", Decisions],
   plans: ["Plans", Plans],
   policies: ["Policies", Policies],
@@ -30,6 +33,8 @@ const VIEWS = {
   audit: ["Audit", Audit],
   api: ["API", Api],
 };
+
+const HEALTH_S = 3;
 
 function App() {
   const [me, setMe] = useState(null);
@@ -104,6 +109,7 @@ function Frame({ me, leave }) {
     });
   }, [namespace]);
   const brokers = usePoll(visible(me).length ? "/v1/brokers" : null, 30);
+  const health = usePoll(everywhere ? "/v1/health" : null, HEALTH_S);
   const [title, View] = VIEWS[view] ?? VIEWS.overview;
   useEffect(() => {
     document.title = `${title} · ${me.cluster} · loadmanager`;
@@ -116,15 +122,22 @@ function Frame({ me, leave }) {
       <span class="who">
         <span class=${status.live ? "live" : "broken"} role="status" title=${`asked broker: ${me.broker}`}>${status.text}</span>
         ${!everywhere && html`<${Namespace} me=${me} namespace=${namespace} set=${setNamespace} />`}
-        <span title=${me.roles.map((held) => `${held.role}: ${held.namespaces.join(", ")}`).join("\n")}>${me.authentication ? me.principal : "no log-in needed"}</span>
+        <span title=${me.roles.map((held) => `${held.role}: ${held.namespaces.join(", ")}`).join("\n")}>${me.authentication ? `${me.principal} (${highest(me)})` : "no log-in needed"}</span>
         <button type="button" onClick=${turn} aria-label=${`Use the ${theme === "dark" ? "light" : "dark"} theme`}>${theme === "dark" ? "☀" : "☾"}</button>
         ${me.how === "token" && html`<button type="button" onClick=${leave}>Log out</button>`}
       </span>
     </header>
+    ${View !== Overview && html`<${Wrong} health=${health} />`}
     ${status.lost && html`<${Elsewhere} me=${me} brokers=${brokers.data ?? []} />`}
-    <main id="main" tabindex="-1"><${View} me=${me} bundles=${bundles} params=${params} theme=${theme} /></main>
+    <main id="main" tabindex="-1"><${View} me=${me} bundles=${bundles} namespace=${namespace} health=${health} params=${params} theme=${theme} /></main>
     <footer class="bottom">Every figure comes from this broker's API: the path stands at the right of each heading, <a href=${to("api")}>API</a> describes and tries all.</footer>
     <${Confirmation} />`;
+}
+
+/** The first error, on every view but the overview, which shows all. */
+function Wrong({ health }) {
+  const [first, ...more] = errorsOf(health);
+  return first ? html`<p role="alert" class="elsewhere"><a href=${to("overview")}>${first.found}</a>${more.length > 0 && `and ${more.length} more`}</p>` : null;
 }
 
 /** Where to look while this broker does not answer. */

@@ -16,6 +16,9 @@ export function whyNot(me, role, namespace = null) {
   return may(me, role, namespace) ? "" : `${me.principal} is not ${role} in ${namespace ?? "the cluster"}`;
 }
 
+/** Their highest role anywhere. */
+export const highest = (me) => RANKS.findLast((rank) => me.roles.some((held) => held.role === rank)) ?? "no role";
+
 /** The namespaces in which they may see bundles, if not in all. */
 export function visible(me) {
   return [...new Set(me.roles.filter((held) => held.role !== "client").flatMap((held) => held.namespaces))];

@@ -10,8 +10,11 @@ export function Panel({ title, api, controls, children, className = "" }) {
   </section>`;
 }
 
-/** A button; one that is `forbidden` (why, in words) can be reached but does nothing. Shows errors of what it does. */
-export function Action({ label, does, forbidden = "", kind = "" }) {
+/**
+ * A button; none if a role is `missing`. One that is `forbidden` now (why, in words) can be reached but does nothing.
+ * Shows errors of what it does.
+ */
+export function Action({ label, does, missing = "", forbidden = "", kind = "" }) {
   const [running, setRunning] = useState(false);
   const [error, setError] = useState("");
   const act = async () => {
@@ -25,6 +28,7 @@ export function Action({ label, does, forbidden = "", kind = "" }) {
     }
     setRunning(false);
   };
+  if (missing) return null;
   return html`<span class="action"
     ><button type="button" class=${kind} aria-disabled=${forbidden || running ? "true" : "false"} title=${forbidden}
       aria-description=${forbidden || undefined} onClick=${act}>${running ? `${label} …` : label}</button
@@ -50,6 +54,11 @@ export function Usage({ value, limit }) {
     ${limit !== undefined && html`<b style=${{ left: `${Math.min(100, 100 * limit)}%` }}></b>`}</span>${percent(value)}</span>`;
 }
 
+/** The role that the buttons of a panel need and the principal lacks, in words; null if they have it. */
+export function Missing({ role }) {
+  return role ? html`<p class="quiet">Actions are not shown: ${role}.</p>` : null;
+}
+
 export function State({ of }) {
   return html`<span class=${`state ${of}`}>${of}</span>`;
 }
@@ -69,14 +78,20 @@ export function Name({ of, href }) {
 
 const shown = (kind, value) => (kind === "name" && typeof value === "string" ? html`<${Name} of=${value} />` : value);
 
-/** A plain table: `columns` are [title, cell of a row, class?]; `name` breaks at separators, `text` anywhere. */
+/** What stands where there is nothing to show: why, and the command that fills it. */
+export function Empty({ what, how }) {
+  return html`<p class="answer">${what}</p>${how && html`<p>To begin: <code>${how}</code></p>`}`;
+}
+
+/** A plain table: `columns` are [title, cell of a row, class?]; `name` breaks at separators, `text` anywhere.
+ * On a phone each row is a card: the first cell, then the others with their titles. `none` stands where there are no rows. */
 export function Table({ label, columns, rows, none = "nothing", pick, picked, keyOf }) {
-  if (!rows.length) return html`<p class="quiet">${none}</p>`;
-  return html`<div class="scroll" tabindex="0" role="group" aria-label=${`${label}, scrolls`}><table aria-label=${label}>
-    <thead><tr>${columns.map(([title, , kind]) => html`<th scope="col" class=${kind}>${title}</th>`)}</tr></thead>
-    <tbody>${rows.map((row, at) => html`<tr key=${keyOf ? keyOf(row) : at} class=${pick ? "pickable" : ""}
+  if (!rows.length) return typeof none === "string" ? html`<p class="quiet">${none}</p>` : none;
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${`${label}, scrolls`}><table role="table" aria-label=${label}>
+    <thead role="rowgroup"><tr role="row">${columns.map(([title, , kind]) => html`<th role="columnheader" scope="col" class=${kind}>${title}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keyOf ? keyOf(row) : at} class=${pick ? "pickable" : ""}
         aria-current=${picked !== undefined && picked === keyOf?.(row) ? "true" : undefined} onClick=${pick && ((event) => onItself(event) && pick(row))}>
-      ${columns.map(([, cell, kind]) => html`<td class=${kind}>${shown(kind, cell(row))}</td>`)}</tr>`)}</tbody>
+      ${columns.map(([title, cell, kind]) => html`<td role="cell" class=${kind} data-title=${title}>${shown(kind, cell(row))}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 

@@ -9,7 +9,8 @@ const NARROW_PX = 480, ROW_PX = 28, TWO_LINES_PX = 50;
 const TALLEST_PX = 8_000_000;
 
 /**
- * `columns` are {title, cell(item, key), width, kind?, least_px?}; the last is left out where the list is narrower.
+ * `columns` are {title, cell(item, key), width, kind?, narrow?, least_px?, help?}; `narrow` is the width in a
+ * narrow list, and a column is left out where the list is narrower than its `least_px`.
  * `items` are keys; `pick(key)` opens one; `most_px`: no higher.
  */
 export function Rows({ label, columns, items, of, picked, pick, most_px }) {
@@ -46,13 +47,13 @@ export function Rows({ label, columns, items, of, picked, pick, most_px }) {
     else return;
     event.preventDefault();
   };
-  const widths = { height: `${row_px}px`, gridTemplateColumns: (narrow ? there.slice(1) : there).map((column) => column.width).join(" ") };
+  const widths = { height: `${row_px}px`, gridTemplateColumns: (narrow ? there.slice(1) : there).map((column) => (narrow && column.narrow) || column.width).join(" ") };
   return html`<div class=${`rows${narrow ? " narrow" : ""}`} role="grid" aria-label=${label} aria-rowcount=${items.length + 1} tabindex="0" ref=${box}
       style=${most_px ? { height: `${Math.min(most_px, (items.length + 1) * row_px + 4)}px`, minHeight: 0 } : {}}
       aria-activedescendant=${active >= begin && active < begin + shown.length ? `row-${active}` : undefined}
       onScroll=${(event) => setTop(event.currentTarget.scrollTop)} onKeyDown=${key}>
     <div class="row head" role="row" aria-rowindex="1" style=${widths}>
-      ${there.map(({ title, kind }) => html`<span role="columnheader" class=${kind}>${title}</span>`)}</div>
+      ${there.map(({ title, kind, help }) => html`<span role="columnheader" class=${kind} title=${help}>${title}</span>`)}</div>
     <div class="all" role="presentation" style=${{ height: `${tall}px` }}>
       <div role="rowgroup" style=${{ transform: `translateY(${offset}px)` }}>
       ${shown.map((item, at) => {

@@ -26,7 +26,7 @@ export function moment(at_ms) {
 export function lasting(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 120_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 120_000) return `${(ms / 1000).toFixed(ms < 20_000 ? 1 : 0)} s`;
   return ms < 7_200_000 ? `${Math.round(ms / 60_000)} min` : `${Math.round(ms / 3_600_000)} h`;
 }
 

@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse
 from msgspec.structs import asdict
 from pydantic import BaseModel
 
+from loadmanager.broker.health import wall_ms_of
 from loadmanager.broker.node import Node
 from loadmanager.cluster.usage_history import Copy, UsageRows, rows
 from loadmanager.diagnostics.redaction import HIDDEN
@@ -32,7 +33,9 @@ from statechannel.law.record import BrokerId
 class BrokerResponse(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.
 
-    `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
+    `registered` is false for a broker that is gone: it still holds bundles, or ended without a drain in the last hour,
+    or a policy names it. `gone_ms` is when its registration ended, as the asked broker saw it. `suspected` says why it
+    is thought dead.
     A broker that is `behind` says that it cannot read the log, and gets no bundles. `unfit` says why it gets none but
     for trials: it could not acquire several in a row.
     """
@@ -47,6 +50,7 @@ class BrokerResponse(BaseModel):
     suspected: str | None
     unfit: str | None
     bundles: int
+    gone_ms: int | None = None
     admin_url: str = ""
     urls: dict[str, str] = {}
     version: str = ""
@@ -75,6 +79,8 @@ def broker_response(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerRe
     if peer is not None:  # properties are hidden as in the settings: people write what they like
         registered = asdict(peer.registration) | {"properties": dict.fromkeys(peer.registration.properties, HIDDEN)}
     policy = node.policies.current().brokers.get(broker.name)
+    departed = node.membership.departed.get(broker.name)
+    gone = peer is None and departed is not None and departed.peer.broker == broker
     more = {
         "broker": broker.name,
         "incarnation": broker.incarnation,
@@ -86,6 +92,7 @@ def broker_response(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerRe
         "suspected": node.membership.suspected.get(broker),
         "unfit": node.fitness.why(broker) or None,
         "bundles": node.channel.table.count_held_by(broker),
+        "gone_ms": wall_ms_of(node, departed.at_s) if gone and departed is not None else None,
         "load": load_fields(load) if load is not None and load.broker == broker else None,
     }
     return BrokerResponse.model_validate(registered | more)
@@ -129,11 +136,14 @@ async def list_brokers(
     limit: Limit = MOST,
     cursor: Cursor = None,
 ) -> list[BrokerResponse]:
-    """List every registered broker, and brokers that are gone but still hold bundles; by name."""
+    """List every registered broker, and brokers that are gone: they still hold bundles, or died in the last hour, or a
+    policy names them. By name.
+    """
     known = {peer.broker: peer for peer in node.membership.peers.values()}
+    dead = node.membership.dead(node.world.clock_s(), node.policies.current().brokers)
     found = [
         broker
-        for broker in {*known, *node.channel.table.holders()}
+        for broker in {*known, *node.channel.table.holders(), *(each.peer.broker for each in dead)}
         if registered in (None, broker in known)
         and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
     ]
@@ -151,10 +161,12 @@ async def show_broker(node: TheNode, broker: str) -> BrokerResponse:
     peer = node.membership.peers.get(broker)
     if peer is not None:
         return broker_response(node, peer.broker, peer)
-    held = [holder for holder in node.channel.table.holders() if holder.name == broker]
-    if not held:
+    dead = node.membership.dead(node.world.clock_s(), node.policies.current().brokers)
+    gone = [each.peer.broker for each in dead if each.peer.broker.name == broker]
+    gone += [holder for holder in node.channel.table.holders() if holder.name == broker]
+    if not gone:
         raise NotFound(no_broker(node, broker))
-    return broker_response(node, max(held), None)
+    return broker_response(node, max(gone), None)
 
 
 @router.get("/brokers/{broker}/drain", response_model=Drain, responses=answers(307, 404))

@@ -1,4 +1,4 @@
-"""What any broker says of itself: `/openapi.json`, `/v1/me`, `/v1/tasks`, `/v1/notes`, `/metrics`.
+"""What any broker says of itself: `/openapi.json`, `/v1/me`, `/v1/health`, `/v1/tasks`, `/v1/notes`, `/metrics`.
 
 `/v1/me`: who the asked broker takes the sender for, and what they may do. `/v1/tasks`: what this process is doing now,
 to find what hangs; `loadmanager doctor` uses it. It has names of functions and files only: no values, so no secrets.
@@ -20,6 +20,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
+from loadmanager.broker.health import findings
 from loadmanager.cluster.journal import offset_of
 from loadmanager.model.policies.model import EVERYWHERE, AccessRole
 from loadmanager_api.access.access import ACCESS, Access
@@ -30,6 +31,7 @@ from loadmanager_api.paging import Cursor, Limit, Paging, SinceMs
 from loadmanager_api.routing import AnyNode, ControlRouter, on_http_loop
 from loadmanager_api.shapes import Shape
 from loadmanager_api.state import kept
+from statechannel.audit import Severity
 
 router = ControlRouter(tags=["this broker"])
 
@@ -78,6 +80,27 @@ async def show_me(request: Request, node: AnyNode) -> Me:
         broker=node.settings.advertised,
         cluster=node.settings.cluster,
     )
+
+
+class FindingResponse(Shape):
+    """Something wrong: what, why, and the remedy in `advice`. `since_ms` is when it began, if the broker saw that.
+
+    `severity` is error or warning. `names` are the first brokers, bundles or namespaces that it is about.
+    """
+
+    subject: str
+    severity: Severity
+    found: str
+    why: str
+    advice: str
+    since_ms: int | None
+    names: list[str]
+
+
+@router.get("/v1/health")
+async def show_health(node: AnyNode) -> list[FindingResponse]:
+    """List what is wrong in the cluster, as the asked broker sees it: errors first; empty if nothing is wrong."""
+    return [FindingResponse.model_validate(each) for each in findings(node)]
 
 
 TASKS_SHOWN = 500

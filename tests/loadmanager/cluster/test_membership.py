@@ -346,3 +346,30 @@ def test_nor_against_one_that_wrote_its_liveness_node_later():
 def test_all_but_one_can_fall():
     suspicions = [(A, B), (A, C), (B, C)]
     assert set(suspected_by(suspicions, peers(A, B, C))) == {B, C}
+
+
+# --- the dead
+
+
+def test_a_broker_that_ends_without_a_drain_is_dead_for_an_hour_or_while_a_policy_names_it():
+    membership = membership_of(A, B)
+    see(membership, A, now_s=10)
+    assert [(each.peer.broker, each.at_s) for each in membership.dead(3_610)] == [(B, 10)]
+    assert membership.dead(3_611) == []
+    assert [each.peer.broker for each in membership.dead(3_611, {B.name})] == [B]
+
+
+def test_a_broker_that_came_back_or_drained_is_not_dead():
+    membership = membership_of(A, B)
+    see(membership, A, now_s=1)
+    see(membership, A, B, now_s=2)
+    assert membership.dead(2) == []
+    see(membership, A, B, draining=(B,), now_s=3)
+    see(membership, A, now_s=4)
+    assert membership.dead(4) == []
+
+
+def test_brokers_are_not_dead_while_contact_is_lost():
+    membership = membership_of(A, B)
+    lose_contact(membership)
+    assert membership.dead(1) == []

@@ -25,7 +25,17 @@ from loadmanager_api.cli.printing import one_line
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.top import asking
 from loadmanager_api.cli.top.asking import Filters, Seen
-from loadmanager_api.cli.top.rows import Moves, Row, Table, brokers_table, bundles_table, headline
+from loadmanager_api.cli.top.rows import (
+    Moves,
+    Row,
+    Table,
+    all_wrong,
+    brokers_table,
+    bundles_table,
+    by_attention,
+    headline,
+    wrong,
+)
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
 
@@ -172,20 +182,23 @@ u          take the chosen bundle from its owner; the next lookup assigns it
 d          drain the chosen broker, or end its drain
 e          explain the chosen bundle; in the table of brokers, the chosen broker
 
-l          the hottest bundles of each broker; again: all by name
+!          what is wrong: why, since when, and what to do
+l          the hottest bundles of each broker; again: what is wrong first, then by name
 n          only bundles of a namespace
 s          only bundles in a state
 x          all bundles again
 ] [        the next page, the one before
 q          quit
 
-A page has 200 bundles at most. Moves are those since the start, the newest first, one row for each bundle; with
---namespace only of that namespace. What changes something asks first. Brokers refuse what your role does not allow.
+Brokers that are dead, suspected, behind or unfit come first, then the others by name. A page has 200 bundles at most;
+first those that no broker serves, then those under way. Moves are those since the start, the newest first, one row for
+each bundle; with --namespace only of that namespace. What changes something asks first. Brokers refuse what your role
+does not allow.
 """
 
 STYLE = """
 Screen { layout: vertical; }
-#head { height: 2; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+#head { height: 3; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
 Grid { border-top: solid $primary; border-title-color: $text; scrollbar-size: 1 1; overflow-x: hidden; }
 Grid:focus { border-top: heavy $accent; }
 #brokers { height: auto; max-height: 35%; }
@@ -219,6 +232,7 @@ class Top(App[None]):
         ("x", "everything", "All"),
         Binding("right_square_bracket", "turn(1)", "Next", show=False),
         Binding("left_square_bracket", "turn(-1)", "Before", show=False),
+        Binding("exclamation_mark", "explain_wrong", "Wrong", show=False),
         ("question_mark", "explain_keys", "Help"),
         ("q", "quit", "Quit"),
     ]
@@ -262,7 +276,10 @@ class Top(App[None]):
         return self._grids[name]
 
     def _tell(self, *lines: str) -> None:
-        self._head.update(Text("\n".join(lines)))
+        head = Text("\n".join(lines))
+        if lines[0].startswith(("ERROR", "WARNING")):
+            head.stylize("bold red" if lines[0].startswith("ERROR") else "bold yellow", 0, len(lines[0]))
+        self._head.update(head)
 
     @work
     async def _refreshing(self) -> None:
@@ -270,7 +287,7 @@ class Top(App[None]):
             self._again.clear()
             try:
                 self._seen = await asking.seen(self._remote)
-                self._tell(*headline(self._seen.balancing))
+                self._tell(wrong(self._seen.findings), *headline(self._seen.balancing))
                 filters, after = self._wanted, self._pages[-1]
                 found, following = await asking.page(self._remote, filters, after)
             except click.ClickException as error:
@@ -320,13 +337,14 @@ class Top(App[None]):
 
     def _draw(self) -> None:
         columns, seen = self.size.width, self._seen
+        self.grid("brokers").border_title = " Brokers, what is wrong first "
         self.grid("brokers").show(brokers_table(seen.brokers, seen.usage, seen.balancing, columns))
         self.grid("moves").show(self._moves.table(columns))
         bundles = self.grid("bundles")
-        bundles.show(bundles_table(self._bundles.values(), columns))
+        wanted, rows = self._wanted, self._bundles.values()
+        bundles.show(bundles_table(by_attention(rows) if wanted.order == "name" else rows, columns))
         page = f"page {len(self._pages)} (] [)" if self._next or len(self._pages) > 1 else None
-        wanted = self._wanted
-        what = "Hottest bundles" if wanted.order == "load" else "Bundles"
+        what = "Hottest bundles" if wanted.order == "load" else "Bundles, what is wrong first"
         title = " · ".join(filter(None, (what, wanted.namespace, wanted.owner, wanted.state, page)))
         bundles.border_title = escape(f" {title} ")
         bundles.border_subtitle = "" if self._bundles else " none "
@@ -435,6 +453,9 @@ class Top(App[None]):
             self._show_page([*self._pages, self._next])
         elif by < 0 and len(self._pages) > 1:
             self._show_page(self._pages[:-1])
+
+    def action_explain_wrong(self) -> None:
+        self.push_screen(Page("What is wrong", all_wrong(self._seen.findings or [])))
 
     def action_explain_keys(self) -> None:
         self.push_screen(Page("Keys", HELP))

@@ -33,28 +33,33 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """How the cluster is, apart from its bundles; empty where it is not ours to see."""
+    """How the cluster is, apart from its bundles; empty where it is not ours to see.
+
+    `findings` are what is wrong, worst first; None where that is not ours to see, or the broker lacks the route.
+    """
 
     brokers: list[dict[str, Any]]
     usage: dict[str, Any]
     balancing: dict[str, Any]
+    findings: list[dict[str, Any]] | None = None
 
 
 async def seen(remote: Remote) -> Seen:
     """The cluster at this moment."""
-    paths = ("/v1/usage", "/v1/balancing")
-    return Seen(
-        *await asyncio.gather(ask(remote, "GET", "/v1/brokers"), *(_if_allowed(remote, path) for path in paths))
+    paths = ("/v1/usage", "/v1/balancing", "/v1/health")
+    brokers, usage, balancing, findings = await asyncio.gather(
+        ask(remote, "GET", "/v1/brokers"), *(_if_allowed(remote, path) for path in paths)
     )
+    return Seen(brokers, usage or {}, balancing or {}, findings)
 
 
 async def _if_allowed(remote: Remote, path: str) -> Any:
     try:
         return await ask(remote, "GET", path)
     except Failed as error:
-        if error.status != 403:
+        if error.status not in (403, 404):
             raise
-        return {}
+        return None
 
 
 async def page(remote: Remote, filters: Filters, after: str | None) -> tuple[list[dict[str, Any]], str | None]:

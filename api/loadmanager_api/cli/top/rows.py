@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadmanager_api.cli.brokers import state_of
+from loadmanager_api.cli.brokers import is_ailing, state_of
 from loadmanager_api.cli.bundles import owner_of
 from loadmanager_api.cli.printing import age, cell, one_line
 from statechannel.law.transitions import State
@@ -33,13 +33,13 @@ class Table(msgspec.Struct, frozen=True):
 def brokers_table(
     brokers: Iterable[Mapping[str, Any]], usage: Mapping[str, Any], balancing: Mapping[str, Any], columns: int
 ) -> Table:
-    """Brokers, those that are gone last; `columns` is how wide the terminal is."""
+    """Brokers, those that need attention first; `columns` is how wide the terminal is."""
     wide = columns >= WIDE
     names = ("broker", "state", "bundles", "usage", *(("cpu", "memory") if wide else ()), "msg/s")
     names = (*names, *(("up", "domain") if wide else ()), "usage so far")
     spans = 60 if wide else 16
     rows: dict[str, Row] = {}
-    for broker in sorted(brokers, key=lambda each: (not each["registered"], each["broker"])):
+    for broker in sorted(brokers, key=lambda each: (not is_ailing(each), each["broker"])):
         name, load = broker["broker"], broker["load"] or {}
         used = balancing.get("usages", {}).get(name)
         parts = {
@@ -73,6 +73,19 @@ def bundles_table(bundles: Iterable[Mapping[str, Any]], columns: int) -> Table:
         for bundle in bundles
     }
     return Table(("bundle", "state", "owner", "msg/s", *more), rows)
+
+
+def by_attention(bundles: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Bundles that no broker serves first, then those under way; else in the given order."""
+
+    def rank(bundle: Mapping[str, Any]) -> int:
+        if bundle["owner"] is None:
+            return 0 if bundle.get("waits") else 2
+        if not bundle["owner_live"]:
+            return 1
+        return 4 if bundle["state"] in SETTLED else 3
+
+    return sorted(bundles, key=rank)
 
 
 class Move(msgspec.Struct):
@@ -119,6 +132,28 @@ class Moves:
         wide = columns >= WIDE
         rows = {name: move.row(one_line(name), wide=wide) for name, move in reversed(self._moves.items())}
         return Table(("time", "bundle", "now", *(("from", "to", "took", "why") if wide else ("to",))), rows)
+
+
+def wrong(findings: Sequence[Mapping[str, Any]] | None) -> str:
+    """The first finding of `/v1/health` with its remedy, and how many more there are; None: it is not ours to see."""
+    if findings is None:
+        return "what is wrong is not shown: it needs the role of a viewer in the whole cluster"
+    if not findings:
+        return "nothing is wrong"
+    first, more = findings[0], len(findings) - 1
+    count = f" (and {more} more: ! shows all)" if more else " (! shows why)"
+    return one_line(f"{first['severity'].upper()}: {first['found']}{count} → {first['advice']}")
+
+
+def all_wrong(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Every finding with its reason, its remedy, and since when."""
+    paragraphs: list[str] = []
+    for each in findings:
+        since = f" for {age(each['since_ms'])}" if each["since_ms"] else ""
+        lines = [f"{each['severity'].upper()}{since}: {each['found']}", each["why"], f"→ {each['advice']}"]
+        lines.append(", ".join(each["names"]))
+        paragraphs.append("\n".join(one_line(line) for line in lines if line))
+    return "\n\n".join(paragraphs) or "nothing is wrong, as the asked broker sees the cluster"
 
 
 def headline(balancing: Mapping[str, Any]) -> Iterator[str]:

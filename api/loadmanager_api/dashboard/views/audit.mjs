@@ -32,7 +32,7 @@ export function Audit({ me }) {
       : html`<${Answer} of=${page}>${(found) => {
           const more = older.path === path ? older : { entries: [], next: found.next };
           const known = new Set(more.entries.map((each) => each.offset));
-          return html`<${Table} label="Audit log" rows=${[...found.entries.filter((each) => !known.has(each.offset)), ...more.entries]} keyOf=${(each) => each.id} picked=${open?.id} pick=${setOpen} none="nothing" columns=${[
+          return html`<${Table} label="Audit log" rows=${[...found.entries.filter((each) => !known.has(each.offset)), ...more.entries]} keyOf=${(each) => each.id} picked=${open?.id} pick=${setOpen} none="No entry fits. Each change by REST, the command line or this page makes one." columns=${[
             ["When", (each) => html`<${Time} ms=${each.at_ms} />`],
             ["Who", (each) => html`<button type="button" class="link" onClick=${() => setOpen(each)}>${each.principal}${each.how === "unverified" ? " ?" : ""}</button>`],
             ["From", (each) => each.address, "name"], ["Action", (each) => each.action], ["About", (each) => each.about, "name"],

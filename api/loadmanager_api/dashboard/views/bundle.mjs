@@ -4,7 +4,7 @@ import { ask, inPath, withQuery } from "../api.mjs";
 import { confirm } from "../dialog.mjs";
 import { to, usePoll } from "../live.mjs";
 import { whyNot } from "../may.mjs";
-import { Action, Answer, Facts, Panel, State, Table, Time } from "../parts.mjs";
+import { Action, Answer, Facts, Missing, Panel, State, Table, Time } from "../parts.mjs";
 import { amount, namespaceOf, rangeOf } from "../words.mjs";
 import { SETTLED } from "../bundles.mjs";
 import { WhyBundle } from "./why.mjs";
@@ -30,7 +30,7 @@ export function Bundle({ me, bundles, name, brokers }) {
 
 function Hands({ me, row, brokers }) {
   const namespace = namespaceOf(row.bundle), range = rangeOf(row.bundle);
-  const forbidden = whyNot(me, "operator", namespace);
+  const missing = whyNot(me, "operator", namespace);
   const unload = `/admin/v2/namespaces/${inPath(namespace)}/${range}/unload`, own = `/v1/bundles/${inPath(row.bundle)}`;
   const others = brokers.filter((broker) => broker.live && !broker.draining && broker.broker !== row.owner).map((broker) => [broker.broker]);
   const transfer = () => confirm({
@@ -42,13 +42,14 @@ function Hands({ me, row, brokers }) {
   });
   const other = (title, text, verb, method, path, body) => () => confirm({ title, text, verb, hurts: true, does: () => ask(method, path, { body }) });
   const moving = !SETTLED.has(row.state);
+  if (missing) return html`<${Missing} role=${missing} />`;
   return html`<p class="hands">
-    <${Action} label="Transfer" does=${transfer} forbidden=${forbidden || (moving ? "it is on its way" : "")} />
-    <${Action} label="Unload" forbidden=${forbidden || (row.state === "assigned" ? "" : "no broker serves it")}
+    <${Action} label="Transfer" does=${transfer} forbidden=${moving ? "it is on its way" : ""} />
+    <${Action} label="Unload" forbidden=${row.state === "assigned" ? "" : "no broker serves it"}
       does=${other(`Unload ${row.bundle}?`, "It has no owner until the next lookup chooses one.", "Unload", "PUT", unload)} />
-    <${Action} label="Split" forbidden=${forbidden || (row.state === "assigned" ? "" : "no broker serves it")}
+    <${Action} label="Split" forbidden=${row.state === "assigned" ? "" : "no broker serves it"}
       does=${other(`Split ${row.bundle}?`, "It becomes two bundles of equal ranges.", "Split", "POST", `${own}/split`, {})} />
-    ${moving && html`<${Action} label="Cancel" forbidden=${forbidden}
+    ${moving && html`<${Action} label="Cancel"
       does=${other(`Cancel what ${row.bundle} does?`, "Its transfer or split is called off, if it is not too late.", "Call off", "POST", `${own}/cancel`)} />`}
   </p>`;
 }

@@ -20,7 +20,7 @@ export function Decisions({ params }) {
       const known = new Set(older.decisions.map((each) => each.offset));
       const rows = [...page.decisions.filter((each) => !known.has(each.offset)), ...older.decisions];
       const next = older.next === undefined ? page.next : older.next;
-      return html`<${Table} label="Decisions" rows=${rows} pick=${pick} picked=${params.id} keyOf=${(each) => each.id} columns=${[
+      return html`<${Table} label="Decisions" rows=${rows} pick=${pick} picked=${params.id} keyOf=${(each) => each.id} none="No round has run yet: the leader runs one every balancing_interval_s." columns=${[
         ["Round", (each) => html`<a href=${to("decisions", { id: each.id })}>${each.id}</a>`],
         ["When", (each) => html`<${Time} ms=${each.at_ms} />`],
         ["Moves", (each) => (each.moves ? `${each.begun} of ${each.moves}` : "–"), "number"],

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../html.mjs";
 import { inPath, request } from "../api.mjs";
 import { to, usePoll } from "../live.mjs";
-import { Action, Answer, Facts, Failed, Name, Panel, State, Table, Time } from "../parts.mjs";
+import { Action, Answer, Empty, Facts, Failed, Name, Panel, State, Table, Time } from "../parts.mjs";
 import { count } from "../words.mjs";
 
 const ROWS_SHOWN = 500;
@@ -14,10 +14,10 @@ export function History({ params }) {
   const history = usePoll(folder.data?.value ? "/v1/history" : null, 60), advice = usePoll("/v1/plans?kind=advice", 10);
   const pick = (result) => (location.hash = to("history", { name: result.name }));
   return html`<div class=${params.name ? "split opened even" : ""}><div>
-    <${Panel} title="Load history" api="GET /v1/history">${folder.data && !folder.data.value && html`<p class="quiet">This broker serves no load history: its setting history_dir is not set.</p>`}
+    <${Panel} title="Load history" api="GET /v1/history">${folder.data && !folder.data.value && html`<${Empty} what="This broker serves no load history: its setting history_dir is not set." how="loadmanager broker --set history_dir=FOLDER" /><p class="quiet">Jobs publish their results into that folder: loadmanager history --help lists them.</p>`}
       ${folder.data?.value && html`<${Answer} of=${history}>${(found) => html`
       ${found.report && html`<p><${Action} label="Save the report" does=${() => save("/v1/history/report", "report.html")} /></p>`}
-      <${Table} label="Results" rows=${found.results} none="No job has published anything yet." pick=${pick} picked=${params.name} keyOf=${(each) => each.name} columns=${[
+      <${Table} label="Results" rows=${found.results} none=${html`<${Empty} what="No job has published anything yet." how="loadmanager history report" />`} pick=${pick} picked=${params.name} keyOf=${(each) => each.name} columns=${[
         ["Result", (each) => html`<${Name} of=${each.name} href=${to("history", { name: each.name })} />`, "name"],
         ["Job", (each) => each.provenance.job], ["Ran", (each) => html`<${Time} ms=${Date.parse(each.provenance.at)} />`], ["Rows", (each) => count(each.rows), "number"],
       ]} />`}<//>`}<//>

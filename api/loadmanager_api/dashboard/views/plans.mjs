@@ -4,7 +4,7 @@ import { ask } from "../api.mjs";
 import { confirm } from "../dialog.mjs";
 import { to, usePoll } from "../live.mjs";
 import { whyNot } from "../may.mjs";
-import { Action, Answer, Facts, Json, Panel, State, Table, Time, Usage } from "../parts.mjs";
+import { Action, Answer, Empty, Facts, Json, Missing, Panel, State, Table, Time, Usage } from "../parts.mjs";
 import { percent } from "../words.mjs";
 import { MoveTable } from "./decisions.mjs";
 
@@ -21,7 +21,7 @@ const EFFECTS = {
 export function Plans({ me, params }) {
   const plans = usePoll("/v1/plans", 2);
   const pick = (plan) => (location.hash = to("plans", { id: plan.id }));
-  const forbidden = whyNot(me, "operator");
+  const missing = whyNot(me, "operator");
   const propose = () => confirm({
     title: "Propose what the strategy would do now?",
     text: "The plan waits for approval; nothing moves before.",
@@ -39,10 +39,10 @@ export function Plans({ me, params }) {
       pick(await ask("POST", "/v1/plans/unload", { body: { ...given, review: true } }));
     },
   });
-  const controls = html`<${Action} label="Propose" does=${propose} forbidden=${forbidden} /> <${Action} label="Unload in waves" does=${unload} forbidden=${forbidden} />`;
+  const controls = html`<${Action} label="Propose" does=${propose} missing=${missing} /> <${Action} label="Unload in waves" does=${unload} missing=${missing} />`;
   return html`<div class=${params.id ? "split opened even" : ""}>
     <${Panel} title="Plans" api="GET /v1/plans" controls=${controls}><${Answer} of=${plans}>${(rows) => html`<${Table} label="Plans"
-      rows=${rows} none="No plan was proposed." pick=${pick} picked=${params.id} keyOf=${(plan) => plan.id} columns=${[
+      rows=${rows} none=${html`<${Empty} what="No plan was proposed." how="loadmanager plans propose" />`} pick=${pick} picked=${params.id} keyOf=${(plan) => plan.id} columns=${[
         ["Plan", (plan) => html`<a href=${to("plans", { id: plan.id })}>${plan.id}</a>`],
         ["State", (plan) => html`<${State} of=${plan.state} />`],
         ["Proposed", (plan) => html`<${Time} ms=${plan.proposed_ms} />`],
@@ -59,7 +59,7 @@ const counted = (counts) => Object.entries(counts).map(([status, moves]) => `${m
 function Plan({ id, me, changed }) {
   const path = `/v1/plans/${encodeURIComponent(id)}`;
   const plan = usePoll(path, 1);
-  const forbidden = whyNot(me, "operator");
+  const missing = whyNot(me, "operator");
   const act = (action) => () => confirm({
     title: `${action[0].toUpperCase()}${action.slice(1)} plan ${id}?`,
     text: EFFECTS[action] ?? "",
@@ -75,7 +75,7 @@ function Plan({ id, me, changed }) {
   });
   return html`<${Panel} title=${`Plan ${id}`} api=${`GET ${path}`} controls=${html`<a href=${to("plans")}>Close</a>`}><${Answer} of=${plan}>${(found) => html`
     <p class="answer">${found.what || found.reason}</p>
-    <p class="hands">${found.may.map((action) => html`<${Action} key=${action} label=${action[0].toUpperCase() + action.slice(1)} does=${act(action)} forbidden=${forbidden} />`)}</p>
+    <${Missing} role=${found.may.length ? missing : ""} /><p class="hands">${found.may.map((action) => html`<${Action} key=${action} label=${action[0].toUpperCase() + action.slice(1)} does=${act(action)} missing=${missing} />`)}</p>
     <${Facts} of=${[
       ["State", html`<${State} of=${found.state} />`], ["Kind", found.kind], ["Proposed", html`<${Time} ms=${found.proposed_ms} /> by ${found.author}`],
       ["Reason", found.reason], ["Waits for", found.waiting], ["Progress", counted(found.counts)],

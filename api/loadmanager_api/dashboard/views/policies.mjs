@@ -4,7 +4,7 @@ import { ask, inPath, withQuery } from "../api.mjs";
 import { confirm } from "../dialog.mjs";
 import { to, usePoll } from "../live.mjs";
 import { whyNot } from "../may.mjs";
-import { Action, Answer, Json, Name, Panel, Table, Time } from "../parts.mjs";
+import { Action, Answer, Empty, Json, Missing, Name, Panel, Table, Time } from "../parts.mjs";
 import { count, namespaceOf } from "../words.mjs";
 
 const KINDS = ["namespace", "bundle", "broker", "isolation", "failure-domain", "cluster", "access"];
@@ -19,8 +19,8 @@ export function Policies({ me, params }) {
     does: async ({ kind, name }) => (location.hash = to("policies", { kind, name })),
   });
   return html`<div class=${params.name ? "split opened even" : ""}>
-    <${Panel} title="Policies" api="GET /v1/policies" controls=${html`<${Action} label="Another" does=${add} />`}><${Answer} of=${policies}>${(found) => html`<${Table}
-      label="Policies" rows=${found.policies} none="There is no policy." keyOf=${(each) => `${each.kind}/${each.name}`} picked=${`${params.kind}/${params.name}`}
+    <${Panel} title="Policies" api="GET /v1/policies" controls=${html`<${Action} label="Another" does=${add} missing=${me.roles.some((held) => held.role === "admin") ? "" : whyNot(me, "admin")} />`}><${Answer} of=${policies}>${(found) => html`<${Table}
+      label="Policies" rows=${found.policies} none=${html`<${Empty} what="There is no policy: the settings of the brokers alone count." how=${`loadmanager policies set namespace shop/orders '{"weight": 2}'`} />`} keyOf=${(each) => `${each.kind}/${each.name}`} picked=${`${params.kind}/${params.name}`}
       pick=${({ kind, name }) => (location.hash = to("policies", { kind, name }))} columns=${[
         ["Kind", (each) => each.kind],
         ["Name", (each) => html`<${Name} of=${each.name} href=${to("policies", { kind: each.kind, name: each.name })} />`, "name"],
@@ -43,7 +43,7 @@ function Document({ me, kind, name, changed }) {
     if (text === null && (history.data || history.error)) take();
   }, [history.data, history.error, text]);
   const about = kind === "namespace" && name.split("/").length === 2 ? name : kind === "bundle" ? namespaceOf(name) : null;
-  const forbidden = whyNot(me, "admin", about);
+  const missing = whyNot(me, "admin", about);
   const attempt = async (method) => setTried({ method, ...(await ask(method, withQuery(path, { dry_run: true }), method === "PUT" ? { body: document(text) } : {})) });
   const write = (method, verb) => () => confirm({
     title: `${verb} ${kind} ${name}?`,
@@ -60,14 +60,14 @@ function Document({ me, kind, name, changed }) {
     },
   });
   return html`<${Panel} title=${`${kind} ${name}`} api=${`PUT ${path}?dry_run=true`} controls=${html`<a href=${to("policies")}>Close</a>`}>
-    <label class="document">Document, as JSON<textarea rows="10" spellcheck=${false} value=${text ?? ""} onInput=${(event) => setDraft({ text: event.target.value, seen })}></textarea></label>
+    <label class="document">Document, as JSON<textarea rows="10" readonly=${Boolean(missing)} spellcheck=${false} value=${text ?? ""} onInput=${(event) => setDraft({ text: event.target.value, seen })}></textarea></label>
     ${text !== null && version > seen && html`<div role="alert" class="tried"><p>${present.author} wrote version ${version} meanwhile; your text began as version ${seen}, and is not saved over theirs.</p>
       <p class="hands"><${Action} label=${`Take version ${version}`} does=${take} /> <${Action} label="Keep my text" does=${() => setDraft({ text, seen: version })} /></p></div>`}
-    <p class="hands">
-      <${Action} label="Dry run" does=${() => attempt("PUT")} forbidden=${forbidden} />
-      <${Action} label="Save" kind="main" does=${write("PUT", "Save")} forbidden=${forbidden} />
-      ${present?.policy && html`<${Action} label="Dry run of a delete" does=${() => attempt("DELETE")} forbidden=${forbidden} />
-        <${Action} label="Delete" kind="hurts" does=${write("DELETE", "Delete")} forbidden=${forbidden} />`}
+    <${Missing} role=${missing} /><p class="hands">
+      <${Action} label="Dry run" does=${() => attempt("PUT")} missing=${missing} />
+      <${Action} label="Save" kind="main" does=${write("PUT", "Save")} missing=${missing} />
+      ${present?.policy && html`<${Action} label="Dry run of a delete" does=${() => attempt("DELETE")} missing=${missing} />
+        <${Action} label="Delete" kind="hurts" does=${write("DELETE", "Delete")} missing=${missing} />`}
     </p>
     ${tried && html`<${Tried} of=${tried} />`}
     <h3>History</h3>
