@@ -22,6 +22,7 @@ from loadmanager.strategies.rebalancing.plan.eligibility import (
     DRAINING,
     ITS_OWN,
     PAUSED,
+    RESTING,
     SPREAD,
     STATES,
     UNKNOWN,
@@ -242,18 +243,22 @@ def _candidate(draft: Draft, row: int) -> Candidate | None:
     gain = draft.gain(row, source, destination)
     why = draft.eligibility.keeps(row) or refusal(draft, row, source, destination)
     if why is None and gain > EPSILON:
-        why = _not_taken(draft, row)
+        why = _not_taken(draft, row, source, destination)
     elif why is None:
         why = no_gain(draft, row, source, destination, after)
     ids, brokers = draft.model.bundles.ids, draft.model.brokers.ids
     return Candidate(ids[row], brokers[source], brokers[destination], gain, why.rule, why.detail)
 
 
-def _not_taken(draft: Draft, row: int) -> Refusal:
+def _not_taken(draft: Draft, row: int, source: int, destination: int) -> Refusal:
     if draft.moves_left == 0:
         return Refusal(ROUND_FULL, f"{draft.settings.balancing_moves_per_round} moves are made in a round")
     if not draft.affords(float(draft.size[row])):
         return Refusal(ROUND_FULL, f"{draft.settings.balancing_budget:.0%} of the cluster's load move in a round")
+    size, relief = float(draft.size[row]), draft.relief(row, source, destination)
+    if not draft.worth(source, size, relief):
+        name, relieved = draft.model.brokers.ids[source].name, percent(max(0.0, relief))
+        return Refusal(RESTING, f"moving {percent(size)} of a broker relieves {relieved}, and others of {name} rest")
     return Refusal(NOT_NEEDED, "other moves serve better")
 
 

@@ -15,7 +15,7 @@ from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Floats
 from loadmanager.model.load import RESOURCES
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, Stage
-from loadmanager.strategies.rebalancing.plan.draft import Draft
+from loadmanager.strategies.rebalancing.plan.draft import PATIENCE, Draft
 from loadmanager.strategies.rebalancing.plan.planner import NEARLY_IDLE
 
 SLACK = 1e-9
@@ -232,6 +232,16 @@ class _Account:
         elif said := re.fullmatch(rf"moving {_P} of a broker costs [\d.]+, more than it helps", detail):
             yield from _unless(each.gain <= SLACK and not self.leaving[row])
             yield from _differs(said[1], self.size[row])
+        elif said := re.fullmatch(rf"moving {_P} of a broker relieves {_P}, and others of {_B} rest", detail):
+            yield from _unless(self._broker(said[3]) == source)
+            yield from _differs(said[1], self.size[row])
+            limit = self.scale.limit
+            left = float(np.max(self.used[:, source] - self._parts(row)[:, source], initial=0.0))
+            fall = max(0.0, self.peak[source] - limit[source]) - max(0.0, left - limit[source])
+            fall += max(0.0, self.peak[at] - limit[at]) - max(0.0, self._with(row, at) - limit[at])
+            yield from _differs(said[2], max(0.0, fall))
+            mine = (bundles.owner == source) & self.eligible.settled
+            yield from _unless(self.size[row] > PATIENCE * fall and not self.eligible.rested[mine].all())
         elif not re.fullmatch(rf"more namespaces of group '.+' are at {name}: \d+ on it, \d+ in its domain", detail):
             yield f"an unknown form: {detail!r}"
 
