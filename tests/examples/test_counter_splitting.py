@@ -103,7 +103,8 @@ async def test_hot_bundle_splits_by_itself_and_spreads_without_a_failed_request(
             await until(lambda: len(owners(brokers)) == 3)
             done = len(load.acknowledged)
             await until(lambda: len(load.acknowledged) > done + 100)
-    splits = sum((journal.splits for journal in journals(brokers)), Counter[tuple[str, str]]())
+            # before the brokers end: a split that is under way then fails
+            splits = sum((journal.splits for journal in journals(brokers)), Counter[tuple[str, str]]())
     assert splits["Success", "MsgRate"] >= 1
     assert not [key for key in splits if key[0] == "Failure"]
     assert len(brokers[0].node.channel.table) >= 3, "n parts, not two"

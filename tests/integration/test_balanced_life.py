@@ -96,6 +96,14 @@ class Balanced:
         await until_told(enough, f"{count} rounds")
         return await since()
 
+    async def until_round_with_moves(self) -> None:
+        """While reports are late the spread may be zero for a moment: nothing has been balanced then."""
+
+        async def moved() -> bool:
+            return any(each["moves"] for each in await self.decisions())
+
+        await until_told(moved, "a round moves something", BALANCED_S)
+
     async def until_balanced(self) -> None:
         async def within() -> bool:
             shown = await self.ask("GET", "/v1/balancing")
@@ -148,6 +156,7 @@ async def test_it_is_balanced_and_stays_so_and_says_why(
         )
         async with drifting(cluster):
             await _piled_on_one(here)
+            await here.until_round_with_moves()
             await here.until_balanced()
             await _stays_balanced(here)
             await _explains_itself(here)
