@@ -273,6 +273,11 @@ PROSE_COLUMNS = 120
 PROSE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/**/*.md")
 
 
+def test_no_file_has_both_sides_of_a_merge():
+    marks = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+    assert not [f"{short(path)}:{line_of(mark)}" for path, text in texts() for mark in marks.finditer(text)]
+
+
 def long_lines(text: str) -> Iterator[tuple[int, int]]:
     """Number and length of each line that is too long, outside of tables, blocks of code, and what cannot be broken."""
     fence = ""
