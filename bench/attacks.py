@@ -235,8 +235,9 @@ def _clients(attack: Attack, clients: int, attacked: Attacked) -> None:
 def _send(attacked: Attacked, request: bytes, until_s: float | None = None) -> None:
     """Send it and take everything that comes, until the end or this time."""
     with suppress(OSError), attacked.connect() as connection:
-        if until_s is not None:
-            connection.settimeout(max(0.1, until_s - time.monotonic()))
         connection.sendall(request)
-        while connection.recv(1 << 20):
-            pass
+        while until_s is None or time.monotonic() < until_s:
+            if until_s is not None:
+                connection.settimeout(max(0.1, until_s - time.monotonic()))
+            if not connection.recv(1 << 20):
+                break
