@@ -7,6 +7,7 @@ docs/runbooks.md. Read it on the control loop. It walks a bounded number of bund
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from loadmanager.broker.node import Node
 from loadmanager.model.policies.model import Kind
@@ -16,6 +17,7 @@ from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
 NAMED = 5
 """How many brokers or bundles a finding names."""
 NAMESPACES_LOOKED_AT = 50
@@ -45,23 +47,16 @@ def findings(node: Node) -> list[HealthFinding]:
     """All that is wrong, errors first; empty if nothing is."""
     if node.incarnation is None:
         return [
-            _error(
+            HealthFinding(
                 "this broker",
+                ERROR,
                 f"{node.settings.advertised} is not registered, so it neither serves nor sees the cluster",
                 why="it is starting, or was fenced and cannot start again; its log says why",
                 advice="loadmanager check, with the settings of that broker",
             )
         ]
     found = [*_bundles(node), *_leader(node), *_brokers(node), *_pauses(node), *_clocks(node)]
-    return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
-
-
-def _error(subject: str, found: str, **more: object) -> HealthFinding:
-    return HealthFinding(subject, Severity.ERROR, found, **more)  # pyright: ignore[reportArgumentType]
-
-
-def _warning(subject: str, found: str, **more: object) -> HealthFinding:
-    return HealthFinding(subject, Severity.WARNING, found, **more)  # pyright: ignore[reportArgumentType]
+    return sorted(found, key=lambda each: each.severity is not ERROR)
 
 
 def _are(count: int, noun: str, one: str = "is", more: str = "are") -> str:
@@ -82,8 +77,9 @@ def _bundles(node: Node) -> Iterator[HealthFinding]:
     overdue_s = OVERDUE * node.settings.in_flight_timeout_s
     oldest_s = node.seen.moves.oldest_s()
     if oldest_s > overdue_s:
-        yield _error(
+        yield HealthFinding(
             "moves",
+            ERROR,
             f"a move has been under way for {oldest_s:.0f} s; the leader should have ended it after {overdue_s:.0f} s",
             why="there is no leader, or the log takes no records",
             advice="loadmanager bundles cancel BUNDLE",
@@ -105,8 +101,9 @@ def _orphans(node: Node) -> Iterator[HealthFinding]:
         return
     waits = node.membership.safe_mode(node.world.clock_s())
     gone_s = [each.at_s for name in held if (each := node.membership.departed.get(name.name)) is not None]
-    yield _error(
+    yield HealthFinding(
         "bundles",
+        ERROR,
         f"{_are(sum(held.values()), 'bundle', 'belongs', 'belong')} to dead brokers, and no broker serves them",
         why=f"the leader does not take them over: {waits}"
         if waits
@@ -127,24 +124,35 @@ def _unowned(node: Node) -> Iterator[HealthFinding]:
         return
     lost, since_s = node.seen.moves.unowned()
     lost = [bundle for bundle in lost if not node.current.placing.quarantine(bundle)]
-    entries = list(_examples(node, lost))
-    reasons = {entry.bundle: why for entry in entries if (why := _why_unowned(node, entry))}
     since_ms = wall_ms_of(node, since_s) if since_s is not None else None
+    if not node.membership.eligible():
+        yield HealthFinding(
+            "bundles",
+            ERROR,
+            f"{_are(count, 'bundle', 'has', 'have')} no owner, and no broker may take one",
+            why=node.membership.why_none(),
+            advice="start a broker, or end a drain: loadmanager brokers drain HOST:PORT --cancel",
+            since_ms=since_ms,
+            names=_first(lost[:NAMED]),
+        )
+        return
+    nowhere = node.current.placing.why_nowhere
+    reasons = {entry.bundle: why for entry in islice(_examples(node, lost), NAMED) if (why := nowhere(entry))}
     if reasons:
         bundle, why = next(iter(reasons.items()))
-        yield _error(
+        yield HealthFinding(
             "bundles",
+            ERROR,
             f"{_are(count, 'bundle', 'has', 'have')} no owner, and no broker may take {bundle}",
             why=why,
-            advice=f"loadmanager explain {bundle}"
-            if node.membership.eligible()
-            else "start a broker, or end a drain: loadmanager brokers drain HOST:PORT --cancel",
+            advice=f"loadmanager explain {bundle}",
             since_ms=since_ms,
             names=_first(reasons),
         )
     elif lost:
-        yield _warning(
+        yield HealthFinding(
             "bundles",
+            WARNING,
             f"{_are(len(lost), 'bundle', 'has lost its', 'have lost their')} owner",
             why="no lookup has asked for them since",
             advice=f"the next lookup assigns each; to see why: loadmanager explain {lost[0]}",
@@ -154,33 +162,18 @@ def _unowned(node: Node) -> Iterator[HealthFinding]:
 
 
 def _examples(node: Node, lost: Iterable[Bundle]) -> Iterator[Ownership]:
-    """A few bundles without an owner, none quarantined: those that lost it, and one of each of some namespaces."""
+    """Bundles without an owner, none quarantined: those that lost it, then one of each of some namespaces."""
     table, placing = node.channel.table, node.current.placing
-    several = 0
     for bundle in lost:
         entry = table.get(bundle)
-        if entry is not None and entry.state is State.UNASSIGNED and not placing.quarantine(bundle):
+        if entry is not None and entry.state is State.UNASSIGNED:
             yield entry
-            several += 1
-        if several == NAMED:
-            return
     for name in table.namespaces()[:NAMESPACES_LOOKED_AT]:
         known = table.namespace(name)
-        if known is None or table.count_held_in(name) == known.count:
-            continue
-        for entry in known.some(0, BUNDLES_LOOKED_AT):
-            if entry.state is State.UNASSIGNED and not placing.quarantine(entry.bundle):
-                yield entry
-                several += 1
-                break
-        if several >= NAMED:
-            return
-
-
-def _why_unowned(node: Node, entry: Ownership) -> str:
-    if not node.membership.eligible():
-        return node.membership.why_none()
-    return node.current.placing.why_nowhere(entry)
+        if known is not None and table.count_held_in(name) < known.count:
+            entries = known.some(0, BUNDLES_LOOKED_AT)
+            free = (each for each in entries if each.state is State.UNASSIGNED and not placing.quarantine(each.bundle))
+            yield from islice(free, 1)
 
 
 def _quarantined(node: Node) -> Iterator[HealthFinding]:
@@ -189,8 +182,9 @@ def _quarantined(node: Node) -> Iterator[HealthFinding]:
         return
     first = min(locked)
     written = [found.at_ms for each in locked if (found := node.policies.latest(Kind.BUNDLE, str(each))) is not None]
-    yield _error(
+    yield HealthFinding(
         "quarantine",
+        ERROR,
         f"{_are(len(locked), 'bundle')} quarantined, and no broker may take {'it' if len(locked) == 1 else 'them'}",
         why=locked[first].quarantined,
         advice=f"loadmanager bundles release-quarantine {first}",
@@ -205,8 +199,9 @@ def _quarantined(node: Node) -> Iterator[HealthFinding]:
 def _leader(node: Node) -> Iterator[HealthFinding]:
     membership, leadership = node.membership, node.world.coordination.leadership
     if not membership.connected:
-        yield _error(
+        yield HealthFinding(
             "coordination",
+            ERROR,
             "the coordination service does not answer this broker",
             why="crashes are not noticed, and no leader can be elected; owners keep serving while the log answers",
             advice="repair the service or the connection; loadmanager check names what does not answer",
@@ -214,15 +209,17 @@ def _leader(node: Node) -> Iterator[HealthFinding]:
         return
     waits = membership.safe_mode(node.world.clock_s())
     if waits:
-        yield _warning(
+        yield HealthFinding(
             "coordination",
+            WARNING,
             "safe mode: no broker is declared dead, and bundles of dead brokers are not taken over",
             why=waits,
             advice="it ends by itself; loadmanager channel status",
         )
     if leadership is None or leadership.leader in membership.suspected:
-        yield _error(
+        yield HealthFinding(
             "leader",
+            ERROR,
             "there is no leader: bundles of dead brokers are not taken over, and nothing is balanced",
             why="no broker could be elected" if leadership is None else membership.suspected[leadership.leader],
             advice="loadmanager brokers leader; if there is none for long: loadmanager check",
@@ -238,9 +235,9 @@ def _brokers(node: Node) -> Iterator[HealthFinding]:
     dead = {each.peer.broker: each.at_s for each in membership.dead(now_s, node.policies.current().brokers)}
     if dead:
         bundles = sum(held.get(broker, 0) for broker in dead)
-        kind = _error if bundles else _warning
-        yield kind(
+        yield HealthFinding(
             "brokers",
+            ERROR if bundles else WARNING,
             f"{_are(len(dead), 'broker')} dead: {', '.join(_first(broker.name for broker in dead))}",
             why=f"the session ended without a drain; {_are(bundles, 'bundle', 'waits', 'wait')} to be taken over"
             if bundles
@@ -251,8 +248,9 @@ def _brokers(node: Node) -> Iterator[HealthFinding]:
         )
     suspected = {broker: why for broker, why in membership.suspected.items() if membership.peer(broker) is not None}
     if suspected:
-        yield _error(
+        yield HealthFinding(
             "brokers",
+            ERROR,
             f"{_are(len(suspected), 'broker')} suspected to be dead: {', '.join(_first(b.name for b in suspected))}",
             why=next(iter(suspected.values())),
             advice="start them again, or repair the route to their addresses: loadmanager brokers list",
@@ -260,11 +258,12 @@ def _brokers(node: Node) -> Iterator[HealthFinding]:
         )
     elif membership.spared:
         names = _first(broker.name for broker in membership.spared)
-        yield _warning("brokers", "brokers refuse connections", why=membership.why_spared(), names=names)
+        yield HealthFinding("brokers", WARNING, "brokers refuse connections", why=membership.why_spared(), names=names)
     behind = [peer.broker.name for peer in membership.peers.values() if peer.registration.behind]
     if behind:
-        yield _error(
+        yield HealthFinding(
             "brokers",
+            ERROR,
             f"{_are(len(behind), 'broker')} behind: {', '.join(_first(behind))}",
             why="they cannot read the log, so they get no bundles, and may stop serving those that they have",
             advice="repair the log, or the connection of these brokers to it: loadmanager check",
@@ -272,8 +271,9 @@ def _brokers(node: Node) -> Iterator[HealthFinding]:
         )
     unfit = node.fitness.unfit()
     if unfit:
-        yield _error(
+        yield HealthFinding(
             "brokers",
+            ERROR,
             f"{_are(len(unfit), 'broker')} unfit: {', '.join(_first(broker.name for broker in unfit))}",
             why=next(iter(unfit.values())),
             advice="repair the service there, or its machine",
@@ -288,8 +288,9 @@ def _pauses(node: Node) -> Iterator[HealthFinding]:
     policies = node.policies.current()
     if policies.cluster.paused:
         found = node.policies.latest(Kind.CLUSTER, "cluster")
-        yield _warning(
+        yield HealthFinding(
             "balancing",
+            WARNING,
             "balancing of the cluster is paused",
             why=policies.cluster.reason or (found.reason if found is not None else ""),
             advice="loadmanager resume",
@@ -303,8 +304,9 @@ def _pauses(node: Node) -> Iterator[HealthFinding]:
         if names:
             first = _first(names)
             found = node.policies.latest(kind, first[0])
-            yield _warning(
+            yield HealthFinding(
                 "balancing",
+                WARNING,
                 f"balancing of {_are(len(names), kind.value)} paused: {', '.join(first)}",
                 why=found.reason if found is not None else "",
                 advice=f"loadmanager resume {option} {first[0]}",
@@ -318,8 +320,9 @@ def _clocks(node: Node) -> Iterator[HealthFinding]:
     if apart:
         told = ", ".join(f"{name} by {ms / 1000:+.0f} s" for name, ms in sorted(apart.items())[:NAMED])
         me = node.settings.advertised
-        yield _warning(
+        yield HealthFinding(
             "clocks",
+            WARNING,
             f"clocks of {_are(len(apart), 'broker', 'differs', 'differ')} from that of {me}: {told}",
             why="while clocks of live brokers are a minute apart, logs are not trimmed",
             advice="have NTP set the clocks; of three or more brokers the wrong clock stands out",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loadmanager.broker import health as health_of
 from loadmanager.model.policies.model import AccessRole, BundlePolicy, Kind
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import Broker, Cluster
@@ -62,7 +63,12 @@ async def test_a_broker_that_drained_before_it_ended_is_not_dead(cluster: Cluste
     assert await health(cluster) == []
 
 
-async def test_bundles_that_no_broker_may_take_are_an_error_with_its_reason(cluster: Cluster) -> None:
+@pytest.mark.parametrize("looked_at", [health_of.BUNDLES_LOOKED_AT, 0])
+async def test_bundles_that_no_broker_may_take_are_an_error_with_its_reason(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    """However few bundles are looked at."""
+    monkeypatch.setattr(health_of, "BUNDLES_LOOKED_AT", looked_at)
     await cluster.start(2)
     bundle = (await cluster.create("t/n"))[0]
     node = cluster.brokers[0].node
@@ -79,7 +85,7 @@ async def test_bundles_that_no_broker_may_take_are_an_error_with_its_reason(clus
         await broker.node.drain(1.0)
     await cluster.until(lambda: not node.membership.eligible())
     unowned, *_ = await health(cluster)
-    assert unowned["found"].startswith("4 bundles have no owner, and no broker may take t/n/")
+    assert unowned["found"] == "4 bundles have no owner, and no broker may take one"
     assert unowned["why"] == "no broker takes bundles: 2 are draining"
     assert "brokers drain HOST:PORT --cancel" in unowned["advice"]
 
