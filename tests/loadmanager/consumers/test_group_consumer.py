@@ -133,11 +133,11 @@ async def test_latest_reads_nothing_of_before_also_where_kafka_takes_no_commits_
         async with asyncio.timeout(WAIT_S):
             while not other.assignment():
                 await asyncio.to_thread(other.poll, 0.1)
-            with pytest.raises(Conflict):
-                await asyncio.to_thread(read)
+            while not seen:  # the refused commit may come before the first record
+                with pytest.raises(Conflict):
+                    await asyncio.to_thread(read)
     finally:
         other.close()
-    assert seen
     assert min(map(int, seen)) >= PARTITIONS
 
 
