@@ -49,6 +49,14 @@ def _with_offsets(given: Given) -> str:
     return " with its offsets" if given["offsets"] else ""
 
 
+def _show_filtered(remote: Remote, found: dict[str, Any]) -> None:
+    if not remote.for_people:
+        show_answer(remote, found)
+        return
+    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
+    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
+
+
 ROWS = (
     Request("list", "GET /v1/groups", "List consumer groups: those that brokers coordinate, and Kafka's own.",
         (click.option("-c", "--coordinated", is_flag=True,
@@ -74,6 +82,16 @@ ROWS = (
         "Set who divides a group's partitions: its coordinator (server), or its members (client).",
         (_COORDINATED, click.argument("mode", type=click.Choice(list(_DIVIDERS)))),
         done=lambda given: f"{given['group']} is divided by its {_DIVIDERS[given['mode']]}"),
+    Request("filtered-lag", "GET /v1/backlog/filtered?group",
+        "Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the "
+        "records.\n\nWhat is given of --key, --header and --contains must all hold.", (_OF_ANY,
+        click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic."),
+        click.option("--key", metavar="TEXT", help="Records with this key."),
+        click.option("--header", metavar="NAME=VALUE", help="Records with this header."),
+        click.option("--contains", metavar="TEXT", help="Records with this text in the value."),
+        click.option("--scanned", type=click.IntRange(1, 20_000),
+        metavar="N", help="Number of records to look at.  [default: 20000]")), view=_show_filtered,
+        short="Estimate how much of a lag passes a filter."),
 )  # fmt: skip
 
 
@@ -154,38 +172,6 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
     when = "" if forecast["drain_s"] is None else f" in {forecast['drain_s']:.0f} s"
     outlook = {"drains": f"gone{when}", "never": "never gone", "unknown": "forecast unknown", "empty": "nothing waits"}
     echo(f"\n{total['messages']} records wait; {outlook[forecast['outlook']]}: {forecast['why']}")
-
-
-@groups.command("filtered-lag", short_help="Estimate how much of a lag passes a filter.")
-@_OF_ANY
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
-@click.option("--key", metavar="TEXT", help="Records with this key.")
-@click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
-@click.option("--contains", metavar="TEXT", help="Records with this text in the value.")
-@click.option(
-    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Number of records to look at.  [default: 20000]"
-)
-@shows
-def filtered_lag(
-    remote: Remote,
-    group: str,
-    topic: str,
-    key: str | None,
-    header: str | None,
-    contains: str | None,
-    scanned: int | None,
-) -> None:
-    """Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the records.
-
-    What is given of --key, --header and --contains must all hold.
-    """
-    query = {"group": group, "topic": topic, "key": key, "header": header, "contains": contains, "scanned": scanned}
-    found = run(ask(remote, "GET", "/v1/backlog/filtered", query=query))
-    if not remote.for_people:
-        show_answer(remote, found)
-        return
-    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
-    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
 
 
 @groups.command("reset-offsets", short_help="Move a running group to other offsets.")

@@ -178,6 +178,7 @@ def _told_merge(known: Given) -> str:
 
 
 _GROUP = f"{_AT}/{{namespace}}/antiAffinity"
+_JOINS = "Put a namespace into a group; it leaves its former group."
 _ALONE = "PATCH /v1/policies/namespace/{namespace}"
 
 ROWS = (
@@ -196,10 +197,10 @@ ROWS = (
     Request("merge-bundles", "POST /v1/bundles/merge", "Merge neighbouring bundles that one broker owns.",
         (NAMESPACE_ARGUMENT, click.option("-b", "--bundles", "ranges", required=True, multiple=True,
         metavar="RANGE,RANGE[,…]", help="Neighbours of one owner; repeatable.")), body=_neighbours, done=_told_merge),
-    Request("set-anti-affinity-group", f"POST {_GROUP}", "Put a namespace into a group; it leaves its former group.",
-        (NAMESPACE_ARGUMENT, click.option("-g", "--group", required=True,
+    Request("set-anti-affinity-group", f"POST {_GROUP}", _JOINS, (NAMESPACE_ARGUMENT,
+        click.option("-g", "--group", required=True,
         help="Name of the group; its namespaces are spread over failure domains and brokers.")),
-        body=lambda given: given["group"], instead=_ALONE,
+        short=_JOINS, body=lambda given: given["group"], instead=_ALONE,
         document=lambda given: {"anti_affinity_group": given["group"]}, done="{namespace} is in group {group}"),
     Request("delete-anti-affinity-group", f"DELETE {_GROUP}", "Take a namespace out of its group.",
         (NAMESPACE_ARGUMENT,), instead=_ALONE, document=lambda _given: {"anti_affinity_group": None},

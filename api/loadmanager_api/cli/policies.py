@@ -151,6 +151,8 @@ def _params(text: str) -> dict[str, str]:
     return params
 
 
+_DELETES = "Delete a policy; its brokers take all namespaces again."
+
 ISOLATION_ROWS = (
     Request("get", f"GET {_ISOLATION}/{{policy}}", "Show one policy.", (CLUSTER, _POLICY), view=lambda remote,
         found: show_pairs(remote, found, list(_cells(found).items()))),
@@ -178,8 +180,8 @@ ISOLATION_ROWS = (
         is_flag=True, help="Write the policy even if no broker satisfies it now.")), body=_isolation,
         instead="PUT /v1/policies/isolation/{policy}", document=_as_ours, needs=_ISOLATION,
         done="isolation policy {policy} is set", facts=lambda given: {"policy": given["policy"]}),
-    Request("delete", f"DELETE {_ISOLATION}/{{policy}}", "Delete a policy; its brokers take all namespaces again.",
-        (CLUSTER, _POLICY), instead="DELETE /v1/policies/isolation/{policy}", needs=f"{_ISOLATION}/{{policy}}",
+    Request("delete", f"DELETE {_ISOLATION}/{{policy}}", _DELETES, (CLUSTER, _POLICY), short=_DELETES,
+        instead="DELETE /v1/policies/isolation/{policy}", needs=f"{_ISOLATION}/{{policy}}",
         confirm="This deletes the isolation policy {policy}: its brokers take all namespaces again",
         done="deleted isolation policy {policy}", facts=lambda given: {"policy": given["policy"]}),
 )  # fmt: skip
@@ -207,12 +209,14 @@ def _domain(given: Given) -> dict[str, Any]:
 
 def _set_domain(name: str, help: str) -> Request:
     return Request(
-        name, f"POST {_DOMAINS}/{{domain}}?force", help, _SET_DOMAIN, body=_domain,
+        name, f"POST {_DOMAINS}/{{domain}}?force", help, _SET_DOMAIN, short=help, body=_domain,
         instead=_OURS.format("PUT"), document=_domain, needs=_DOMAINS,
         facts=lambda given: {"domain": given["domain"], **_domain(given)},
         done=lambda given: f"failure domain {given['domain']}: {', '.join(_listed(given['brokers']))}",
     )  # fmt: skip
 
+
+_DELETES_DOMAIN = "Delete a failure domain; its brokers return to the domains that they registered."
 
 DOMAIN_ROWS = (
     Request("get-failure-domain", f"GET {_DOMAINS}/{{domain}}", "List the brokers of a failure domain.",
@@ -221,9 +225,8 @@ DOMAIN_ROWS = (
         columns={"domain": first, "brokers": lambda entry: ", ".join(entry[1]["brokers"])}, empty="no failure domains"),
     _set_domain("create-failure-domain", "Create a failure domain: brokers that can fail together."),
     _set_domain("update-failure-domain", "Replace the brokers of a failure domain."),
-    Request("delete-failure-domain", f"DELETE {_DOMAINS}/{{domain}}",
-        "Delete a failure domain; its brokers return to the domains that they registered.", (CLUSTER, _DOMAIN),
-        instead=_OURS.format("DELETE"), needs=f"{_DOMAINS}/{{domain}}",
+    Request("delete-failure-domain", f"DELETE {_DOMAINS}/{{domain}}", _DELETES_DOMAIN, (CLUSTER, _DOMAIN),
+        short=_DELETES_DOMAIN, instead=_OURS.format("DELETE"), needs=f"{_DOMAINS}/{{domain}}",
         confirm="This deletes the failure domain {domain}", done="deleted failure domain {domain}",
         facts=lambda given: {"domain": given["domain"]}),
 )  # fmt: skip

@@ -41,6 +41,8 @@ class Request(msgspec.Struct, frozen=True):
     answer, by default the parameters in path and query, and others with values. If the broker `previews` a change of a
     policy, a dry run shows what would move; a route of Pulsar has no preview, and a dry run sends `instead` to ours,
     after a GET of `needs`. `confirm` is what people are asked before. Texts have names in braces.
+
+    `short` is the line in the list of a group, by default the help up to its first full stop, semicolon or colon.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Request(msgspec.Struct, frozen=True):
     instead: str = ""
     document: Callable[[Given], Any] | None = None
     needs: str = ""
+    short: str = ""
 
     @property
     def method(self) -> str:
@@ -91,7 +94,7 @@ def _command(row: Request) -> click.Command:
         _show(remote, row, given, _answer(remote, row, given))
 
     decorated = (shows if row.method == "GET" else disrupts if row.confirm else changes)(work)
-    short = re.split(r"[.;:]\s", row.help, maxsplit=1)[0].rstrip(".") + "."
+    short = row.short or re.split(r"[.;:]\s", row.help, maxsplit=1)[0].rstrip(".") + "."
     return click.command(row.name, help=row.help, short_help=short)(with_options(decorated, *row.params))
 
 
