@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from loadmanager.broker.wiring import auditors
-from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.move import Moved
-from loadmanager.settings import Settings
 from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed, NotNow, run
 from loadmanager_api.cli.configuring import agreement_with, of_the_old_side, pairs, settings_of, settings_options
 from loadmanager_api.cli.diagnosis import quiet_clients
@@ -535,6 +531,7 @@ async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
 
 async def _check(new: Settings) -> None:
     """What `loadmanager check` finds at the new stores. Raises Conflict."""
+    from loadmanager.broker.wiring import auditors
     from loadmanager.diagnostics.check import check
     from loadmanager.errors import Conflict
     from statechannel.audit import Severity
