@@ -86,12 +86,8 @@ def _show(remote: Remote, findings: Sequence[Finding]) -> None:
         if finding.advice:
             echo(hanging(f"{margin}-> ", f"{margin}   ", finding.advice))
     counts = Counter(finding.severity.value for finding in findings)
-    errors, warnings = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in _counted(counts))
+    errors, warnings = (f"{counts[each]} {each}{'' if counts[each] == 1 else 's'}" for each in ("error", "warning"))
     echo(f"\n{errors}, {warnings}, {counts['ok']} ok")
-
-
-def _counted(counts: Counter[str]) -> list[tuple[int, str]]:
-    return [(counts[word], word) for word in ("error", "warning")]
 
 
 def _show_health(remote: Remote, found: list[dict[str, Any]]) -> None:

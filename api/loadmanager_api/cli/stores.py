@@ -450,15 +450,14 @@ def _progress(found: Sequence[Finding]) -> None:
 
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
-    rows = [(f.partition, f.who, f.next_offset, _outcome(f), f.detail) for f in findings]
+    rows = [
+        (f.partition, f.who, f.next_offset, "DIFFERS" if f.outcome.value == "differs" else f.outcome.value, f.detail)
+        for f in findings
+    ]
     show(remote, msgspec.to_builtins(findings), ("partition", "who", "up to", "outcome", "detail"), rows)
     if remote.for_people:
         counts = Counter(finding.outcome.value for finding in findings)
         echo(f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked")
-
-
-def _outcome(finding: Finding) -> str:
-    return finding.outcome.value.upper() if finding.outcome.value == "differs" else finding.outcome.value
 
 
 @click.command()
