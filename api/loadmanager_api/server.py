@@ -150,7 +150,7 @@ async def attach(
     """
     settings = handover.node.settings
     bind_contextvars(broker=settings.advertised)
-    check_reach(_address_of(listening), settings)
+    check_reach(_with_port(listening, listening.getsockname()[1]), settings)
     tls = Tls(settings) if settings.tls_certificate else None
     access = Access(settings) if settings.authentication else None
     closing = asyncio.Event()
@@ -220,10 +220,6 @@ def _served(app: ASGIApp) -> Config:
     return Config(
         app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
     )
-
-
-def _address_of(listening: socket.socket) -> str:
-    return _with_port(listening, listening.getsockname()[1])
 
 
 def _with_port(listening: socket.socket, port: int) -> str:
