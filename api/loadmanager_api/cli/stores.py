@@ -293,12 +293,17 @@ async def _imported(
     check_fits(export, settings.cluster, generation)  # before a file or a topic is created
     async with AsyncExitStack() as stack:
         new = await stack.enter_async_context(opened(settings))
-        leaving = None
-        if old is not None:
-            earlier = settings.model_copy(update={"coordination": old})
-            leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
+        leaving = await _leaving(stack, settings, old)
         seal = export_file.seal_of(data)
         return await restore(export, seal, new, terms, generation=generation, old=leaving, say=say)
+
+
+async def _leaving(stack: AsyncExitStack, settings: Settings, old: str | None) -> tuple[Coordination, str] | None:
+    """The coordination that brokers leave, started, with its address; None if none was named."""
+    if old is None:
+        return None
+    earlier = settings.model_copy(update={"coordination": old})
+    return await stack.enter_async_context(opened_coordination(earlier)), old
 
 
 def terms_of(new: Settings, old: Settings, wait_s: float) -> Terms:
@@ -404,10 +409,7 @@ async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Repla
 
     async with AsyncExitStack() as stack:
         place = await stack.enter_async_context(opened(settings))
-        leaving = None
-        if old is not None:
-            earlier = settings.model_copy(update={"coordination": old})
-            leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
+        leaving = await _leaving(stack, settings, old)
         return await replace_agreement(
             place, settings.cluster, agreement_with(settings), old=leaving, lost=lost, say=say
         )
