@@ -291,8 +291,8 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
 
 async def test_the_command_imports_nothing_heavy_before_it_needs_it() -> None:
     heavy = {"aiohttp", "fastapi", "uvicorn", "rich", "pydantic", "prometheus_client", "loadmanager.broker.node"}
-    groups = ("audit", "brokers", "bundles", "channel", "config", "diagnosis", "groups", "plans", "policies", "stores")
-    modules = ", ".join(f"loadmanager_api.cli.{each}" for each in ("main", *groups))
+    names = "main audit brokers bundles channel config context diagnosis groups plans policies stores suggesting"
+    modules = ", ".join(f"loadmanager_api.cli.{each}" for each in names.split())
     code = f"import sys, {modules}; print(sorted({heavy!r} & set(sys.modules)))"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0].decode().strip() == "[]"
