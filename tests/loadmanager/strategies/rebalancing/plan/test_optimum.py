@@ -146,3 +146,14 @@ def test_the_exact_search_alone_solves_what_single_moves_cannot() -> None:
         best, _ = best_possible(model)
         solved += then + spent <= best + 0.02 * (before - best)
     assert solved >= 10
+
+
+@pytest.mark.parametrize("seed", [7, 50])
+def test_the_exact_search_counts_what_an_uneven_pool_costs(seed: int) -> None:
+    """The moves of the best placement cost more than they gain in usage, but end with every broker in tolerance."""
+    model = plain_model(seed, 3, 8, sigma=0.3, mean=0.3)
+    draft = Draft(model, AT_ONCE)
+    before = draft.total
+    assert search(draft, draft.free_holdings)
+    assert not draft.uneven
+    assert draft.total < before
