@@ -13,14 +13,15 @@ from loadmanager.strategies.rebalancing.plan import Plan
 from loadmanager.strategies.rebalancing.plan.cover import cover
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.exact import search
-from loadmanager.strategies.rebalancing.plan.scale import EPSILON
+from loadmanager.strategies.rebalancing.plan.scale import EPSILON, UNEVEN
 from tests.loadmanager.strategies.rebalancing.plan.random_models import after, plain_model
 
 AT_ONCE = Settings(balancing_budget=1.0, balancing_moves_per_round=100_000)
 
 
 def cost_of(draft: Draft, peak: Floats, held: Floats) -> float:
-    return sum(draft.costs.usage(at, float(peak[at]), int(held[at])) for at in range(len(peak)))
+    usage = sum(draft.costs.usage(at, float(peak[at]), int(held[at])) for at in range(len(peak)))
+    return usage + UNEVEN * bool((peak - draft.scale.ceiling > EPSILON).any())
 
 
 def best_possible(model: ClusterModel) -> tuple[float, float]:
