@@ -65,7 +65,9 @@ def settings() -> str:
 
 
 DRAWINGS = {
+    "assignment": lambda: scenario("assign", 2, 3),
     "transfer": lambda: scenario("transfer", 3, 4, 5, 6),
+    "split": lambda: scenario("split", 3, 4),
     "conflict": lambda: scenario("conflict_own_own", 2, 3),
     "settings": settings,
 }
