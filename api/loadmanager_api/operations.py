@@ -31,7 +31,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager_api.access.sender import Sender
 from loadmanager_api.audit import about
-from loadmanager_api.problems import Problem, problem, problem_of, respond
+from loadmanager_api.problems import problem, problem_of, respond
 from statechannel.errors import InvalidName, LogUnavailable
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
@@ -274,7 +274,9 @@ class Attempt:
             found = problem_of(error)
             if found.status == 500:
                 _log.exception("operation %s failed", self._operation.id)
-            response, kept = respond(found), not self.waits or _may_be_done(found)
+            # with these it may have changed something: then it is not tried again
+            may_be_done = found.status == 500 or found.record_id is not None
+            response, kept = respond(found), not self.waits or may_be_done
         if self._operation is not None:
             dropped = response.status_code == 307 or not kept
             ending = self._attempts.start(self._end(self._operation, response, drop=dropped))
@@ -320,7 +322,11 @@ class Attempt:
         if found.ended is not None:
             return _again(found)
         if state_of(node, found) is OperationStatus.LOST:
-            return respond(problem(422, f"operation {found.id} was of a broker that is gone, {_look(found)}"))
+            said = (
+                f"operation {found.id} was of a broker that is gone, and may have been carried out in part: look at "
+                f"{found.begun.about or 'it'}, then send what is left to do with another key"
+            )
+            return respond(problem(422, said))
         return respond(
             problem(503, f"operation {found.id} is still {found.state} at {found.begun.broker}", retry_after_s=5.0)
         )
@@ -332,18 +338,6 @@ def _again(found: Operation) -> Response:
         said = f"operation {found.id} was answered with {found.ended.status}, which was too long to be kept: look at "
         return respond(problem(422, f"{said}{found.begun.about or 'it'}"))
     return Response(found.ended.body, found.ended.status, {**found.ended.headers, REPLAYED: "true"})
-
-
-def _look(found: Operation) -> str:
-    return (
-        f"and may have been carried out in part: look at {found.begun.about or 'it'}, then send what is left to do "
-        "with another key"
-    )
-
-
-def _may_be_done(found: Problem) -> bool:
-    """Whether a request that was answered so may have changed something: then it is not tried again."""
-    return found.status == 500 or found.record_id is not None
 
 
 def _prefers_async(given: list[str]) -> bool:

@@ -33,7 +33,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access, Gate
-from loadmanager_api.access.rates import rates_of, throttled
+from loadmanager_api.access.rates import Rates, Throttle
 from loadmanager_api.access.tls import Tls
 from loadmanager_api.audit import Refusals
 from loadmanager_api.groups.members import MembersPath
@@ -99,10 +99,11 @@ def create_app(
 
     names = Names(settings, kept.handover.bind, kept.cluster)
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes, no_room=kept.batches.refusal_by_size)
-    rates = rates_of(settings.http_lookup_rate, time.monotonic)
+    limits = (settings.http_lookup_rate, settings.http_request_rate)
+    rates, others = (None if limit is None else Rates(limit, time.monotonic) for limit in limits)
     members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)
     lookups = LookupPath(kept.handover, names, members, access, rates, kept.requests)
-    calm = throttled(lookups, settings, rates, time.monotonic)
+    calm = lookups if rates is None and others is None else Throttle(lookups, rates, others)
     return Counted(Guard(calm if access is None else Gate(calm, access), names, access), kept.requests), lookups
 
 
@@ -150,7 +151,7 @@ async def attach(
     """
     settings = handover.node.settings
     bind_contextvars(broker=settings.advertised)
-    check_reach(_address_of(listening), settings)
+    check_reach(_with_port(listening, listening.getsockname()[1]), settings)
     tls = Tls(settings) if settings.tls_certificate else None
     access = Access(settings) if settings.authentication else None
     closing = asyncio.Event()
@@ -220,10 +221,6 @@ def _served(app: ASGIApp) -> Config:
     return Config(
         app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
     )
-
-
-def _address_of(listening: socket.socket) -> str:
-    return _with_port(listening, listening.getsockname()[1])
 
 
 def _with_port(listening: socket.socket, port: int) -> str:

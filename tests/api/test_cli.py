@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -134,6 +135,37 @@ async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
     assert "not draining" in (await loadmanager(cluster, "brokers", "drain", drained, "--status")).stdout
 
 
+async def test_health_names_what_is_wrong_with_its_remedy_and_errors_have_an_exit_code(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    healthy = await loadmanager(cluster, "health")
+    assert (healthy.exit_code, healthy.stdout, healthy.stderr) == (0, "", "nothing is wrong\n")
+    assert await as_json(cluster, "health") == []
+    assert (await loadmanager(cluster, "pause", "--reason", "release night")).exit_code == 0
+    paused = await loadmanager(cluster, "health")
+    assert paused.exit_code == 0
+    head, _, line = paused.stdout.splitlines()
+    assert head.split() == ["severity", "what", "since", "remedy"]
+    severity, what, since, remedy = re.split(r"  +", line)
+    assert (severity, what, remedy) == ("warning", "balancing of the cluster is paused", "loadmanager resume")
+    assert re.fullmatch(r"\d+s ago", since)
+    quarantine = ("bundles", "quarantine", str(bundle), "--reason", "it killed three")
+    assert (await loadmanager(cluster, *quarantine)).exit_code == 0
+    wrong = await loadmanager(cluster, "health", "-o", "wide")
+    assert wrong.exit_code == 1
+    head, _, error, warning = wrong.stdout.splitlines()
+    assert head.split()[-1] == "why"
+    assert re.split(r"  +", error)[3:] == [f"loadmanager bundles release-quarantine {bundle}", "it killed three"]
+    assert warning.startswith("warning")
+    answer = await loadmanager(cluster, "health", "-o", "json")
+    assert answer.exit_code == 1
+    assert [(each["severity"], each["names"]) for each in json.loads(answer.stdout)] == [
+        ("error", [str(bundle)]),
+        ("warning", []),
+    ]
+
+
 async def test_bundles_and_the_channel_are_shown(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
@@ -259,7 +291,9 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
 
 async def test_the_command_imports_nothing_heavy_before_it_needs_it() -> None:
     heavy = {"aiohttp", "fastapi", "uvicorn", "rich", "pydantic", "prometheus_client", "loadmanager.broker.node"}
-    code = f"import sys, loadmanager_api.cli.main; print(sorted({heavy!r} & set(sys.modules)))"
+    names = "main audit brokers bundles channel config context diagnosis groups plans policies stores suggesting"
+    modules = ", ".join(f"loadmanager_api.cli.{each}" for each in names.split())
+    code = f"import sys, {modules}; print(sorted({heavy!r} & set(sys.modules)))"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0].decode().strip() == "[]"
 

@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner
 from yarl import URL
 
+from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager_api.cli.main import main
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.test_cli import as_json, loadmanager
@@ -187,6 +188,20 @@ async def test_a_watched_list_is_printed_when_it_changes_and_ends_cleanly(cluste
         watching.send_signal(signal.SIGINT)
         out, errors = await watching.communicate()
     assert (watching.returncode, out, errors) == (0, b"", b"")
+
+
+@pytest.mark.slow
+async def test_a_watch_goes_on_after_an_answer_that_would_be_exit_code_1(cluster: Cluster) -> None:
+    await cluster.start()
+    bundle = (await cluster.create("t/n"))[0]
+    policies = cluster.brokers[0].node.policies
+    await policies.put(Kind.BUNDLE, str(bundle), BundlePolicy(quarantined="it killed three"), author="ann")
+    watched = process(cluster.brokers[0].url, "health", "--watch", "--interval", "0.1")
+    async with watched as watching, asyncio.timeout(WAIT_S):
+        assert watching.stdout is not None
+        await watching.stdout.readuntil(b"1 bundle is quarantined")
+        await policies.put(Kind.BUNDLE, str(bundle), BundlePolicy(), author="ann")
+        await watching.stdout.readuntil(b"nothing is wrong")
 
 
 async def test_a_watch_waits_for_brokers_that_are_dead() -> None:

@@ -120,7 +120,14 @@ def test_each_row_asks_a_route_that_exists_and_takes_its_query() -> None:
         asked = {item.partition("=")[0] for item in query.split("&") if item}
         if row.method in ("GET", "DELETE"):
             asked |= own.keys() - set(re.findall(r"\{(\w+)\}", row.request))
-        found = operation_of(row.method, re.sub(r"\{(\w+)\}", lambda name, own=own: sample(own[name[1]]), path))
+
+        def at(path: str, own: dict[str, click.Parameter] = own) -> str:
+            return re.sub(r"\{(\w+)\}", lambda name: sample(own[name[1]]), path)
+
+        found = operation_of(row.method, at(path))
+        for method, _, other in (each.partition(" ") for each in (row.instead, row.needs and f"GET {row.needs}")):
+            if method and operation_of(method, at(other)) is None:
+                bad.append(f"{row.request}: no route {method} {other} for its dry run")
         unknown = asked if found is None else asked - {each["name"] for each in found.parameters}
         if found is None or unknown:
             bad.append(f"{row.request}: {'no such route' if found is None else f'it takes no {sorted(unknown)}'}")

@@ -40,13 +40,14 @@ def test_bundles_that_no_broker_serves_come_first_then_those_under_way() -> None
     bundles = [
         bundle("served"),
         bundle("moving", state="transferring"),
-        bundle("free", state="unassigned", owner=None),
+        bundle("not asked for", state="unassigned", owner=None, last_action="create-namespace"),
+        bundle("free", state="unassigned", owner=None, last_action="release"),
         bundle("orphan", owner_live=False),
         bundle("locked", state="unassigned", owner=None, waits="quarantined: why"),
         bundle("served, too"),
     ]
     order = [each["bundle"] for each in by_attention(bundles)]
-    assert order == ["locked", "orphan", "free", "moving", "served", "served, too"]
+    assert order == ["locked", "orphan", "free", "moving", "served", "not asked for", "served, too"]
 
 
 def broker(name: str, **more: Any) -> dict[str, Any]:

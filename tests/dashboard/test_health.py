@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from loadmanager.model.policies.model import AccessRole, BundlePolicy, Kind
+from loadmanager.model.policies.model import AccessRole, BundlePolicy, Kind, NamespacePolicy
 from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 from tests.api.test_health import kill
@@ -144,11 +144,41 @@ async def test_namespaces_show_bundles_owners_load_and_policy(cluster: Cluster, 
     row = window.page.get_by_role("grid", name="Namespaces").get_by_role("row").filter(has_text="shop/orders")
     cells = row.get_by_role("gridcell")
     await expect(cells.nth(1)).to_have_text("4")
-    await expect(cells.nth(2)).to_have_text("1")
+    await expect(cells.nth(2)).to_have_text("0")
     await expect(cells.nth(4)).to_have_text("30", timeout=40_000)
     await expect(cells.nth(6)).to_have_text("paused", timeout=20_000)
     await row.click()
     await expect(window.page.get_by_text("4 of 4")).to_be_visible()
+
+
+async def test_only_bundles_that_should_have_an_owner_count_as_without_one(cluster: Cluster, windows: Windows) -> None:
+    await cluster.start()
+    bundles = await cluster.create("shop/orders")
+    await assign_all(cluster, bundles[:2])
+    window = await windows.open("namespaces")
+    cell = window.page.get_by_role("row").filter(has_text="shop/orders").get_by_role("gridcell").nth(2).locator("span")
+    asked_later = "2 more: no lookup has asked for them yet"
+    await expect(cell).to_have_text("0")
+    await expect(cell).to_have_class("quiet")
+    await expect(cell).to_have_attribute("title", asked_later)
+    await cluster.brokers[0].node.current.operations.unload(bundles[0])
+    await expect(cell).to_have_text("1")
+    await expect(cell).to_have_class("tag bad")
+    await window.open("overview")
+    figure = window.page.locator(".figures div").filter(has_text="Without owner").locator("dd")
+    await expect(figure).to_have_text("1")
+    await expect(figure).to_have_class("error")
+    await expect(figure).to_have_attribute("title", asked_later)
+    await window.open("bundles")
+    states = window.page.get_by_role("grid", name="Bundles").locator(".state")
+    await expect(states.filter(has_text="unassigned")).to_have_count(3)
+    await expect(window.page.locator(".state.unassigned")).to_have_count(1)  # the red one
+    await window.open("namespaces")
+    policies = cluster.brokers[0].node.policies
+    for bundle in bundles[2:]:
+        await policies.put(Kind.BUNDLE, str(bundle), BundlePolicy(quarantined="it killed three"), author="ann")
+    await policies.put(Kind.NAMESPACE, "shop/orders", NamespacePolicy(eager=True), author="ann")
+    await expect(cell).to_have_text("2", timeout=20_000)  # of an eager namespace all should have one
 
 
 async def test_empty_views_say_what_fills_them(cluster: Cluster, windows: Windows) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadmanager.settings import Settings
 from loadmanager_api.access.rules import is_open
 from loadmanager_api.access.sender import UNVERIFIED, Clock, sender_of
 from loadmanager_api.problems import problem, respond
@@ -77,14 +76,3 @@ def client_of(scope: Any) -> str:
     """Whose bucket counts: the principal's, else the address's, whatever name the request gives."""
     sender = sender_of(scope)
     return sender.address if sender.how == UNVERIFIED else sender.name
-
-
-def rates_of(per_s: float | None, now_s: Clock) -> Rates | None:
-    """Buckets, None if there is no limit."""
-    return None if per_s is None else Rates(per_s, now_s)
-
-
-def throttled(app: Any, settings: Settings, lookups: Rates | None, now_s: Clock) -> Any:
-    """The application behind a throttle, if the settings have any limit."""
-    others = rates_of(settings.http_request_rate, now_s)
-    return app if lookups is None and others is None else Throttle(app, lookups, others)

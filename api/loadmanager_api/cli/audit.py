@@ -10,34 +10,15 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import NAMESPACE
-from loadmanager_api.cli.options import cursor_option, shows, since_option
+from loadmanager_api.cli.options import cursor_option, since_option
 from loadmanager_api.cli.printing import age, echo, show
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.requests import Request, commands
 
 
-@click.command()
-@click.option("--by", metavar="PRINCIPAL", help="Only requests of this principal.")
-@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only about this namespace.")
-@click.option("--action", help="Only this action, such as unload_bundle.")
-@click.option("--result", type=click.Choice(["done", "refused", "failed"]), help="Only with this result.")
-@since_option
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 1_000),
-    default=100,
-    help="Number of entries at most.  [default: 100]",
-)
-@cursor_option
-@shows
-def audit(remote: Remote, since_ms: int | None, limit: int, cursor: str | None, **filters: str | None) -> None:
-    """Show who asked for which change, from where, and what became of it; newest first."""
-    query = {**filters, "since_ms": since_ms, "limit": limit, "cursor": cursor}
-    found = run(ask(remote, "GET", "/v1/audit", query=query))
+def _show_audit(remote: Remote, found: dict[str, Any]) -> None:
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at_ms"] / 1000)),
@@ -54,6 +35,18 @@ def audit(remote: Remote, since_ms: int | None, limit: int, cursor: str | None, 
     show(remote, found, columns, rows, empty="nothing was asked for, as far as these filters say")
     if found["next"] is not None and remote.for_people:
         echo(f"older entries: --cursor {found['next']}", err=True)
+
+
+(audit,) = commands([
+    Request("audit", "GET /v1/audit",
+        "Show who asked for which change, from where, and what became of it; newest first.",
+        (click.option("--by", metavar="PRINCIPAL", help="Only requests of this principal."),
+        click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE,
+        help="Only about this namespace."), click.option("--action", help="Only this action, such as unload_bundle."),
+        click.option("--result", type=click.Choice(["done", "refused", "failed"]), help="Only with this result."),
+        since_option, click.option("--limit", metavar="N", type=click.IntRange(1, 1_000), default=100,
+        help="Number of entries at most.  [default: 100]"), cursor_option), view=_show_audit),
+])  # fmt: skip
 
 
 def _state(each: dict[str, Any]) -> str:

@@ -20,9 +20,11 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import structlog
@@ -33,6 +35,9 @@ from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
 from loadmanager_api.cli.printing import echo, one_line, visible
 from loadmanager_api.cli.remote import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from loadmanager.settings import Settings
 
 FIELDS = ("broker", "incarnation", "bundle", "cause", "principal", "trace")
 """Fields that lines of ours may have besides timestamp, level, logger, event and exception, in this order."""
@@ -45,11 +50,6 @@ def log_to(stream: TextIO, form: str, *, verbose: bool) -> None:
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     if not verbose:  # it logs each attempt to connect; our own adapter logs what matters
         logging.getLogger("kazoo").setLevel(logging.ERROR)
-
-
-def log_to_stderr(form: str, *, verbose: bool) -> None:
-    """As `log_to`, for standard error."""
-    log_to(sys.stderr, form, verbose=verbose)
 
 
 def formatter(form: str) -> logging.Formatter:
@@ -120,13 +120,19 @@ def broker(
     listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
 ) -> None:
     """Run a broker process. Settings also come from the environment (LOADMANAGER_…); /v1/settings shows them all."""
-    log_to_stderr("console", verbose=verbose)
-    settings = settings_of(given, more)
-    log_to_stderr(settings.log_format, verbose=verbose)
-    if "advertised" not in settings.model_fields_set:  # nor in the environment
-        settings = settings.model_copy(update={"advertised": listen or ADDRESS})
+    settings = _settings(given, more, listen, verbose=verbose)
     host = _host(host_name, settings) if host_name else Idle()
-    raise SystemExit(_run(settings, host, pairs(urls, "--url"), listen))
+    _run(settings, host, pairs(urls, "--url"), listen)
+
+
+def _settings(given: dict[str, Any], more: tuple[str, ...], listen: str | None, *, verbose: bool) -> Settings:
+    """The settings of a broker process, whose log is written as they say from now on."""
+    log_to(sys.stderr, "console", verbose=verbose)
+    settings = settings_of(given, more)
+    log_to(sys.stderr, settings.log_format, verbose=verbose)
+    if "advertised" not in settings.model_fields_set:  # nor in the environment
+        return settings.model_copy(update={"advertised": listen or ADDRESS})
+    return settings
 
 
 class Idle:
@@ -170,9 +176,9 @@ def _host(name: str, settings: Any) -> Any:
         raise Failed(f"--host {name}: calling it raised {type(error).__name__}: {error}") from None
     missing = [hook for hook in HOOKS if not callable(getattr(host, hook, None))]
     if missing:
+        kind = "None" if host is None else f"a {type(host).__name__}"
         raise Failed(
-            f"--host {name}: it returned {_kind(host)} without {', '.join(missing)}; "
-            "see loadmanager.model.host.BundleHost"
+            f"--host {name}: it returned {kind} without {', '.join(missing)}; see loadmanager.model.host.BundleHost"
         )
     return host
 
@@ -186,35 +192,34 @@ def _wants_settings(factory: Any) -> bool:
     return any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
 
-def _kind(host: object) -> str:
-    return "None" if host is None else f"a {type(host).__name__}"
-
-
-def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
+def _run(settings: Settings, host: Any, urls: dict[str, str], listen: str | None) -> None:
     from loadmanager.embedding.broker import Broker
-    from loadmanager.embedding.endpoints import parse_address
     from loadmanager.errors import needs_extra
-    from statechannel.errors import Error
 
     with needs_extra("api", "a broker of its own"):
-        from loadmanager_api.server import attach, check_reach
+        from loadmanager_api.server import attach
+
+    with _starting(settings, listen):
+        member = Broker(host, settings, urls=urls, endpoint=partial(attach, loaded=gc.freeze), bind=listen)
+        gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
+        asyncio.run(_live(member, host))
+
+
+@contextmanager
+def _starting(settings: Settings, listen: str | None) -> Generator[None]:
+    """Within it a broker is started and runs. Raises Failed with the cause in one line."""
+    from loadmanager.embedding.endpoints import parse_address
+    from loadmanager_api.server import check_reach
+    from statechannel.errors import Error
 
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         parse_address(settings.advertised)
         check_reach(listen or settings.advertised, settings)
-        member = Broker(host, settings, urls=urls, endpoint=partial(attach, loaded=gc.freeze), bind=listen)
-        gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
-        asyncio.run(_live(member, host))
+        yield
     except (Error, OSError, ValueError) as error:
-        raise Failed(failure_line(error)) from None
-    return 0
-
-
-def failure_line(error: Exception) -> str:
-    """The cause in one line."""
-    says = error.strerror if isinstance(error, OSError) and error.filename is None else None
-    return " ".join((says or str(error)).split())
+        says = error.strerror if isinstance(error, OSError) and error.filename is None else None
+        raise Failed(" ".join((says or str(error)).split())) from None
 
 
 async def _live(member: Any, host: Any) -> None:
@@ -281,25 +286,14 @@ def sidecar(
     The service attaches over HTTP, and gets hooks and leases; see docs/sidecar.md. Settings also come from the
     environment (LOADMANAGER_…).
     """
-    log_to_stderr("console", verbose=verbose)
-    settings = settings_of(given, more)
-    log_to_stderr(settings.log_format, verbose=verbose)
-    if "advertised" not in settings.model_fields_set:  # nor in the environment
-        settings = settings.model_copy(update={"advertised": listen or ADDRESS})
-    _run_sidecar(settings, listen, pairs(urls, "--url"), control, secret_file, session_timeout_s)
-
-
-def _run_sidecar(
-    settings: Any, listen: str | None, urls: dict[str, str], control: str, secret_file: Path, session_timeout_s: float
-) -> None:
-    from loadmanager.embedding.endpoints import parse_address
+    settings, named = _settings(given, more, listen, verbose=verbose), pairs(urls, "--url")
+    from loadmanager.embedding.broker import leaving_on_signal
     from loadmanager.errors import needs_extra
     from loadmanager.sidecar.sidecar import Sidecar
     from loadmanager.sidecar.wire import Secret
-    from statechannel.errors import Error
 
     with needs_extra("api", "a sidecar"):
-        from loadmanager_api.server import attach, check_reach
+        from loadmanager_api.server import attach
         from loadmanager_api.sidecar import absent, application, listen_on_loopback, served
 
     async def live() -> None:
@@ -307,26 +301,15 @@ def _run_sidecar(
         listening = listen_on_loopback(control)
         address = listen or settings.advertised
         running = Sidecar(
-            settings, secret, session_timeout_s=session_timeout_s, urls=urls, bind=listen, endpoint=attach,
+            settings, secret, session_timeout_s=session_timeout_s, urls=named, bind=listen, endpoint=attach,
             absent=lambda: absent(address, settings),
         )  # fmt: skip
         with leaving_on_signal(running.stop, asyncio.get_running_loop()):
             async with served(application(running, secret), listening):
-                echo(f"a service may attach at http://{_address(listening)}", err=True)
+                host, port = listening.getsockname()[:2]
+                echo(f"a service may attach at http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
                 await running.run()
 
-    from loadmanager.embedding.broker import leaving_on_signal
-
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        parse_address(settings.advertised)
-        check_reach(listen or settings.advertised, settings)
+    with _starting(settings, listen):
         gc.freeze()
         asyncio.run(live())
-    except (Error, OSError, ValueError) as error:
-        raise Failed(failure_line(error)) from None
-
-
-def _address(listening: Any) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from loadmanager.model.policies.effective import intersects
 from loadmanager_api.cli.client import Query, ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE, segment
@@ -33,7 +32,12 @@ _REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history
 @changes
 def release_quarantine(remote: Remote, bundle: Bundle, reason: str | None) -> None:
     """Let a bundle be assigned again, and all ranges that were quarantined with it."""
-    written = [each for each in _quarantined(remote) if intersects(each, bundle)] or [bundle]
+    from loadmanager.model.policies.effective import intersects  # takes longer to import than the command takes to run
+
+    policies = run(ask_all(remote, "/v1/policies", {"kind": "bundle"}))["policies"]
+    # the bundles of these documents may have been split or merged since
+    quarantined = [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
+    written = [each for each in quarantined if intersects(each, bundle)] or [bundle]
     found = run(_release(remote, written, reason))
     whole = "" if written == [bundle] else f"; this ends the quarantine of {', '.join(map(str, written))}"
     show_written(remote, f"{bundle} may be assigned again{whole}", found[0])
@@ -53,12 +57,6 @@ async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool)
     path = f"/v1/policies/broker/{segment(broker)}"
     found: dict[str, Any] = await ask(remote, "PATCH", path, query=query, body={"drain": drain or None}, previews=True)
     return found
-
-
-def _quarantined(remote: Remote) -> list[Bundle]:
-    """The bundles of quarantine documents: they may have been split or merged since."""
-    policies = run(ask_all(remote, "/v1/policies", {"kind": "bundle"}))["policies"]
-    return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
 
 
 HISTORY_PAGE = 1_000

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.options import with_options
 
 if TYPE_CHECKING:
     from loadmanager.settings import Settings
@@ -48,9 +49,7 @@ _OPTIONS = (
 
 def settings_options(command: F) -> F:
     """Adds the options; the command passes their values to `settings_of`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, *_OPTIONS)
 
 
 def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:

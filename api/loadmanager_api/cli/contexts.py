@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from loadmanager.client.credentials import check_private
 from loadmanager.errors import Invalid
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.command_group import with_nearest
@@ -173,17 +172,14 @@ def check(name: str, context: Context) -> None:
     if context.client_key and not context.client_certificate:
         raise Failed(f"context {name!r}: client_key needs client_certificate")
     for secret in SECRET_FILES:
-        if value := getattr(context, secret):
-            _check_secret_file(secret, Path(value).expanduser())
+        path = Path(getattr(context, secret)).expanduser()
+        if getattr(context, secret) and path.is_file():  # if it is not there yet, its use says so
+            from loadmanager.client.credentials import check_private  # imports the client
 
-
-def _check_secret_file(field: str, path: Path) -> None:
-    """A file that is not there yet is none of our business: its use says so."""
-    if path.is_file():
-        try:
-            check_private(path, path.stat().st_mode)
-        except Invalid as error:
-            raise Failed(f"{field} {error}") from None
+            try:
+                check_private(path, path.stat().st_mode)
+            except Invalid as error:
+                raise Failed(f"{secret} {error}") from None
 
 
 def known_names() -> list[str]:

@@ -1,5 +1,7 @@
 """`loadmanager check`: checks whether a broker with these settings would run well. Changes nothing.
 
+`loadmanager health`: what is wrong in a running cluster, as the asked broker sees it.
+
 `loadmanager doctor`: a support bundle of a running cluster, without secrets.
 """
 
@@ -20,8 +22,9 @@ from msgspec.structs import asdict
 from loadmanager_api.cli.client import EXIT_REFUSED, Failed, NotNow, given_credentials, run
 from loadmanager_api.cli.configuring import settings_of, settings_options
 from loadmanager_api.cli.options import prints, reaches
-from loadmanager_api.cli.printing import cell, echo, hanging, show_answer
+from loadmanager_api.cli.printing import age, cell, echo, hanging, show, show_answer
 from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.requests import Request, commands
 
 if TYPE_CHECKING:
     from loadmanager.diagnostics.support_bundle import Collected
@@ -83,12 +86,31 @@ def _show(remote: Remote, findings: Sequence[Finding]) -> None:
         if finding.advice:
             echo(hanging(f"{margin}-> ", f"{margin}   ", finding.advice))
     counts = Counter(finding.severity.value for finding in findings)
-    errors, warnings = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in _counted(counts))
+    errors, warnings = (f"{counts[each]} {each}{'' if counts[each] == 1 else 's'}" for each in ("error", "warning"))
     echo(f"\n{errors}, {warnings}, {counts['ok']} ok")
 
 
-def _counted(counts: Counter[str]) -> list[tuple[int, str]]:
-    return [(counts[word], word) for word in ("error", "warning")]
+def _show_health(remote: Remote, found: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            each["severity"],
+            each["found"],
+            each["since_ms"] and f"{age(each['since_ms'])} ago",
+            each["advice"],
+            each["why"],
+        )
+        for each in found
+    ]
+    show(remote, found, ("severity", "what", "since", "remedy", "why"), rows, empty="nothing is wrong", wide=1)
+    if any(each["severity"] == "error" for each in found):
+        raise SystemExit(EXIT_REFUSED)
+
+
+(health,) = commands([
+    Request("health", "GET /v1/health",
+        "Show what is wrong in the cluster, and what to do about it: errors, then warnings, as the asked broker sees "
+        "them. -o wide adds the reasons. Exit code 1: there are errors.", view=_show_health),
+])  # fmt: skip
 
 
 @click.command()

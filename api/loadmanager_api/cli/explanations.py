@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import Failed, Query, ask, run
+from loadmanager_api.cli.client import Failed, ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import segment
 from loadmanager_api.cli.options import ParamType, SinceType, asks_a_broker, cursor_option, shows
@@ -295,7 +295,8 @@ def explain(
 
         found = explained(log, more, bundle or subject, at_ms, trying=trying)
     else:
-        found = run(ask(remote, "GET", path_of(subject, bundle), query=_query(at_ms, trying=trying)))
+        query = {"at": at_ms, "try": None if trying else "false"}
+        found = run(ask(remote, "GET", path_of(subject, bundle), query=query))
     if not remote.for_people:
         show_answer(remote, found)
     elif bundle is not None:
@@ -317,10 +318,6 @@ def bundle_of(subject: str) -> Bundle | None:
 def path_of(subject: str, bundle: Bundle | None) -> str:
     """Where it is explained."""
     return f"/v1/explain/bundles/{bundle}" if bundle is not None else f"/v1/explain/brokers/{segment(subject)}"
-
-
-def _query(at_ms: int | None, *, trying: bool) -> Query:
-    return {"at": at_ms, "try": None if trying else "false"}
 
 
 CANDIDATES_SHOWN = 10

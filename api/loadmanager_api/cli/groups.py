@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -11,8 +11,8 @@ from loadmanager.consumers.coordinator.messages import group_key
 from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import NameType, segment
-from loadmanager_api.cli.options import changes, confirm, disrupts, shows
-from loadmanager_api.cli.printing import age, done, echo, show, show_answer, show_pairs
+from loadmanager_api.cli.options import confirm, disrupts, shows
+from loadmanager_api.cli.printing import age, echo, show, show_answer, show_pairs
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.requests import Given, Request, commands
 
@@ -49,6 +49,24 @@ def _with_offsets(given: Given) -> str:
     return " with its offsets" if given["offsets"] else ""
 
 
+def _strategy(given: Given) -> dict[str, Any]:
+    body, file = {"strategy": given["strategy"]}, given["config_file"]
+    if file is not None:
+        try:
+            body["config"] = json.load(file)
+        except ValueError as error:
+            raise click.UsageError(f"--config {file.name} is not JSON: {error}") from None
+    return body
+
+
+def _show_filtered(remote: Remote, found: dict[str, Any]) -> None:
+    if not remote.for_people:
+        show_answer(remote, found)
+        return
+    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
+    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
+
+
 ROWS = (
     Request("list", "GET /v1/groups", "List consumer groups: those that brokers coordinate, and Kafka's own.",
         (click.option("-c", "--coordinated", is_flag=True,
@@ -74,6 +92,25 @@ ROWS = (
         "Set who divides a group's partitions: its coordinator (server), or its members (client).",
         (_COORDINATED, click.argument("mode", type=click.Choice(list(_DIVIDERS)))),
         done=lambda given: f"{given['group']} is divided by its {_DIVIDERS[given['mode']]}"),
+    Request("set-strategy", f"PATCH {_AT}", "Set how a group's partitions are divided.\n\n"
+        "STICKY, WEIGHTED_STICKY, AVG, AVG_BY_CIRCLE and CONSISTENT_HASH share evenly. MACHINE_ROOM_NEARBY-AVG, "
+        "-AVG_BY_CIRCLE and -CONSISTENT_HASH do so in each rack by itself. CONFIG gives each member what --config "
+        "says.", (_COORDINATED, click.argument("strategy", metavar="STRATEGY",
+        type=click.Choice(STRATEGIES, case_sensitive=False)), click.option("--config", "config_file",
+        type=click.File(encoding="utf-8"), metavar="FILE",
+        help='For CONFIG: JSON, by name of a member and by topic its partitions: {"reader-0": {"orders": [0, 1]}}.')),
+        body=_strategy, done="{group} is divided by {strategy}",
+        facts=lambda given: {name: given[name] for name in ("group", "strategy")}),
+    Request("filtered-lag", "GET /v1/backlog/filtered?group",
+        "Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the "
+        "records.\n\nWhat is given of --key, --header and --contains must all hold.", (_OF_ANY,
+        click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic."),
+        click.option("--key", metavar="TEXT", help="Records with this key."),
+        click.option("--header", metavar="NAME=VALUE", help="Records with this header."),
+        click.option("--contains", metavar="TEXT", help="Records with this text in the value."),
+        click.option("--scanned", type=click.IntRange(1, 20_000),
+        metavar="N", help="Number of records to look at.  [default: 20000]")), view=_show_filtered,
+        short="Estimate how much of a lag passes a filter."),
 )  # fmt: skip
 
 
@@ -156,38 +193,6 @@ def lag(remote: Remote, group: str, topic: str | None, partitions: bool, ages: i
     echo(f"\n{total['messages']} records wait; {outlook[forecast['outlook']]}: {forecast['why']}")
 
 
-@groups.command("filtered-lag", short_help="Estimate how much of a lag passes a filter.")
-@_OF_ANY
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
-@click.option("--key", metavar="TEXT", help="Records with this key.")
-@click.option("--header", metavar="NAME=VALUE", help="Records with this header.")
-@click.option("--contains", metavar="TEXT", help="Records with this text in the value.")
-@click.option(
-    "--scanned", type=click.IntRange(1, 20_000), metavar="N", help="Number of records to look at.  [default: 20000]"
-)
-@shows
-def filtered_lag(
-    remote: Remote,
-    group: str,
-    topic: str,
-    key: str | None,
-    header: str | None,
-    contains: str | None,
-    scanned: int | None,
-) -> None:
-    """Estimate how much of a group's lag in a topic its consumers' filter lets through, from a sample of the records.
-
-    What is given of --key, --header and --contains must all hold.
-    """
-    query = {"group": group, "topic": topic, "key": key, "header": header, "contains": contains, "scanned": scanned}
-    found = run(ask(remote, "GET", "/v1/backlog/filtered", query=query))
-    if not remote.for_people:
-        show_answer(remote, found)
-        return
-    about = "" if found["exact"] else f"about ({found['low']} to {found['high']}) "
-    echo(f"{about}{found['messages']} records pass: {found['matched']} of {found['scanned']} looked at")
-
-
 @groups.command("reset-offsets", short_help="Move a running group to other offsets.")
 @_COORDINATED
 @click.option(
@@ -234,33 +239,6 @@ def reset_offsets(
             f"\n{found['group']} {would}{'skip' if would else 'skips'} {found['skipped']} records and "
             f"{'read' if would else 'reads'} {found['again']} again, in {found['partitions']} partitions{left}"
         )
-
-
-@groups.command("set-strategy")
-@_COORDINATED
-@click.argument("strategy", metavar="STRATEGY", type=click.Choice(STRATEGIES, case_sensitive=False))
-@click.option(
-    "--config",
-    "config_file",
-    type=click.File(encoding="utf-8"),
-    metavar="FILE",
-    help='For CONFIG: JSON, by name of a member and by topic its partitions: {"reader-0": {"orders": [0, 1]}}.',
-)
-@changes
-def set_strategy(remote: Remote, group: str, strategy: str, config_file: TextIO | None) -> None:
-    """Set how a group's partitions are divided.
-
-    STICKY, WEIGHTED_STICKY, AVG, AVG_BY_CIRCLE and CONSISTENT_HASH share evenly. MACHINE_ROOM_NEARBY-AVG,
-    -AVG_BY_CIRCLE and -CONSISTENT_HASH do so in each rack by itself. CONFIG gives each member what --config says.
-    """
-    body: dict[str, Any] = {"strategy": strategy}
-    if config_file is not None:
-        try:
-            body["config"] = json.load(config_file)
-        except ValueError as error:
-            raise click.UsageError(f"--config {config_file.name} is not JSON: {error}") from None
-    run(ask(remote, "PATCH", f"/v1/groups/{_path(group)}", body=body))
-    done(remote, f"{group} is divided by {strategy}", group=group, strategy=strategy)
 
 
 def _count(partitions: dict[str, list[int]]) -> int:

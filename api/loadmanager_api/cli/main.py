@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, Table] = {
         "brokers": ("brokers", "brokers", "List brokers, show the leader, drain brokers."),
         "topics": ("namespaces", "topics", "Show where topics are served, and move them."),
         "channel": ("channel", "channel", "Inspect the channel, back it up, restore it."),
+        "health": ("diagnosis", "health", "Show what is wrong in the cluster, and what to do about it."),
         "audit": ("audit", "audit", "Show who changed what, and what was refused."),
         "operations": ("audit", "operations", "Show changes sent with a key; cancel them."),
         "doctor": ("diagnosis", "doctor", "Collect a support bundle of the cluster, without secrets."),

@@ -18,7 +18,6 @@ from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed, a
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, TOPIC, bundle_of, segment, topic_path
 from loadmanager_api.cli.options import changes, confirm, disrupts, shows
-from loadmanager_api.cli.policies import show_preview
 from loadmanager_api.cli.printing import done, echo, show
 from loadmanager_api.cli.pulsar import NAMESPACE_ARGUMENT, NO_EFFECT, ignored
 from loadmanager_api.cli.pulsar import ROWS as PULSARS
@@ -27,48 +26,6 @@ from loadmanager_api.cli.requests import Given, Request, commands
 from statechannel.law.bundle import FULL_UPPER, Key
 
 _AT = "/admin/v2/namespaces"
-_NAME = click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-
-
-@click.command("set-anti-affinity-group")
-@_NAME
-@click.option(
-    "-g",
-    "--group",
-    required=True,
-    help="Name of the group; its namespaces are spread over failure domains and brokers.",
-)
-@changes
-def set_group(remote: Remote, name: str, group: str) -> None:
-    """Put a namespace into a group; it leaves its former group."""
-    if remote.dry_run:
-        show_preview(remote, "PATCH", "namespace", name, {"anti_affinity_group": group})
-        return
-    run(ask(remote, "POST", f"{_AT}/{name}/antiAffinity", body=group))
-    done(remote, f"{name} is in group {group}", namespace=name, group=group)
-
-
-@click.command("get-anti-affinity-group")
-@_NAME
-@shows
-def get_group(remote: Remote, name: str) -> None:
-    """Show the group of a namespace."""
-    group = run(ask(remote, "GET", f"{_AT}/{name}/antiAffinity"))
-    done(remote, group or f"{name} is in no group", namespace=name, group=group)
-
-
-@click.command("delete-anti-affinity-group")
-@_NAME
-@changes
-def delete_group(remote: Remote, name: str) -> None:
-    """Take a namespace out of its group."""
-    if remote.dry_run:
-        show_preview(remote, "PATCH", "namespace", name, {"anti_affinity_group": None})
-        return
-    run(ask(remote, "DELETE", f"{_AT}/{name}/antiAffinity"))
-    done(remote, f"{name} is in no group", namespace=name, group=None)
-
-
 _MOST_AT_ONCE = 1_000
 _DOMAINS = {"persistent": "persistent", "non_persistent": "non-persistent"}
 
@@ -220,6 +177,10 @@ def _told_merge(known: Given) -> str:
     return f"{len(_neighbours(known)['bundles'])} bundles of {known['namespace']} are now {known['bundle']}"
 
 
+_GROUP = f"{_AT}/{{namespace}}/antiAffinity"
+_JOINS = "Put a namespace into a group; it leaves its former group."
+_ALONE = "PATCH /v1/policies/namespace/{namespace}"
+
 ROWS = (
     Request("create", f"PUT {_AT}/{{namespace}}", "Create a namespace.", (click.argument("namespace",
         metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE), click.option("-b", "--bundles", metavar="N",
@@ -236,6 +197,16 @@ ROWS = (
     Request("merge-bundles", "POST /v1/bundles/merge", "Merge neighbouring bundles that one broker owns.",
         (NAMESPACE_ARGUMENT, click.option("-b", "--bundles", "ranges", required=True, multiple=True,
         metavar="RANGE,RANGE[,…]", help="Neighbours of one owner; repeatable.")), body=_neighbours, done=_told_merge),
+    Request("set-anti-affinity-group", f"POST {_GROUP}", _JOINS, (NAMESPACE_ARGUMENT,
+        click.option("-g", "--group", required=True,
+        help="Name of the group; its namespaces are spread over failure domains and brokers.")),
+        short=_JOINS, body=lambda given: given["group"], instead=_ALONE,
+        document=lambda given: {"anti_affinity_group": given["group"]}, done="{namespace} is in group {group}"),
+    Request("delete-anti-affinity-group", f"DELETE {_GROUP}", "Take a namespace out of its group.",
+        (NAMESPACE_ARGUMENT,), instead=_ALONE, document=lambda _given: {"anti_affinity_group": None},
+        done="{namespace} is in no group", facts=lambda given: {**given, "group": None}),
+    Request("get-anti-affinity-group", f"GET {_GROUP}", "Show the group of a namespace.", (NAMESPACE_ARGUMENT,),
+        columns="group", empty="{namespace} is in no group"),
     Request("get-anti-affinity-namespaces", f"GET {_AT}/{{cluster}}/antiAffinity/{{group}}",
         "List the namespaces of a group.", (click.option("-c", "--cluster", required=True, metavar="CLUSTER",
         help="Name of the cluster."), click.option("-g", "--group", required=True, help="Name of the group."),
@@ -244,7 +215,7 @@ ROWS = (
 )  # fmt: skip
 
 
-@click.group(cls=Group, commands=[*commands((*PULSARS["namespaces"], *ROWS)), set_group, get_group, delete_group])
+@click.group(cls=Group, commands=commands((*PULSARS["namespaces"], *ROWS)))
 def namespaces() -> None:
     """Create, list and unload namespaces; split and merge their bundles."""
 

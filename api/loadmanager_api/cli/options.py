@@ -137,7 +137,12 @@ def _giving_remote(*fields: str, more: Mapping[str, Callable[[Any], Any]] = {}) 
         @wraps(command)
         def asking(ctx: click.Context, /, **given: Any) -> Any:
             typed = Typed(**{field: given.pop(field) for field in fields}).over(ctx.find_object(Typed) or Typed())
-            remote = _resolved(typed) if "admin_url" in fields else Remote(output=typed.output or "table")
+            if "admin_url" in fields:
+                from loadmanager_api.cli.contexts import resolved
+
+                remote = resolved(typed)
+            else:
+                remote = Remote(output=typed.output or "table")
             own = {name: given.pop(name) for name in more}
             every_s = own.pop("watch_every_s", 0.0) if own.pop("watching", False) else None
             own.pop("watch_every_s", None)
@@ -147,12 +152,6 @@ def _giving_remote(*fields: str, more: Mapping[str, Callable[[Any], Any]] = {}) 
         return with_options(asking, *(_TYPED[field] for field in fields), *more.values())
 
     return decorated
-
-
-def _resolved(typed: Typed) -> Remote:
-    from loadmanager_api.cli.contexts import resolved
-
-    return resolved(typed)
 
 
 def _run(remote: Remote, work: Callable[[], Any], every_s: float | None) -> None:

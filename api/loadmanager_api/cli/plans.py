@@ -40,18 +40,13 @@ from loadmanager_api.cli.requests import Given, Request, commands
 def show_wish(remote: Remote, wish: Mapping[str, Any], query: Query | None = None) -> None:
     """Show what a round would decide under these conditions. It changes nothing, so a dry run asks it, too."""
     asking = msgspec.structs.replace(remote, dry_run=False)
-    show_projections(remote, run(ask(asking, "POST", "/v1/what-if", query=query, body=wish)))
+    _show_differences(remote, run(ask(asking, "POST", "/v1/what-if", query=query, body=wish)))
 
 
-def show_projections(remote: Remote, found: dict[str, Any]) -> None:
-    """Show both."""
+def _show_differences(remote: Remote, found: dict[str, Any]) -> None:
     if not remote.for_people:
         show_answer(remote, found)
-    else:
-        _show_differences(found)
-
-
-def _show_differences(found: dict[str, Any]) -> None:
+        return
     now, then = found["as_it_is"], found["changed"]
     changes = "; ".join(found["changes"]) or "nothing is different"
     echo(hanging("What if: ", "         ", changes), bold=True)
@@ -422,12 +417,13 @@ def run_(remote: Remote, plan_id: str, wait: bool, author: str, reason: str) -> 
 
 def _show_status(remote: Remote, found: dict[str, Any]) -> None:
     limits, last = found["limits"], found["last"]
+    by_broker = ", ".join(f"{name} {count}" for name, count in sorted(found["in_flight"]["by_broker"].items()))
     pairs: list[tuple[str, object]] = [
-        ("balancing", _mode(found)),
+        ("balancing", "off" if not found["balancing"] else "on, each move is reviewed" if found["review"] else "on"),
         ("strategy", found["strategy"]),
         ("spread", f"{100 * found['spread']:.1f} % above the mean, tolerance {100 * found['tolerance']:.1f} %"),
         ("paused", _paused(found["paused"])),
-        ("under way", f"{found['in_flight']['total']} of {limits['total']}{_by_broker(found)}"),
+        ("under way", f"{found['in_flight']['total']} of {limits['total']}{f' ({by_broker})' if by_broker else ''}"),
         ("open plans", ", ".join(f"{p['id']} ({p['state']})" for p in found["open_plans"])),
     ]
     if last:
@@ -448,20 +444,9 @@ def _show_status(remote: Remote, found: dict[str, Any]) -> None:
         echo(hanging("  held back: ", "    ", line))
 
 
-def _mode(found: dict[str, Any]) -> str:
-    if not found["balancing"]:
-        return "off"
-    return "on, each move is reviewed" if found["review"] else "on"
-
-
 def _paused(paused: Mapping[str, Any]) -> str:
     words = [*([f"the cluster ({paused['reason'] or 'no reason given'})"] if paused["cluster"] else [])]
     return ", ".join([*words, *paused["namespaces"], *paused["brokers"]]) or "nothing"
-
-
-def _by_broker(found: dict[str, Any]) -> str:
-    by_broker = found["in_flight"]["by_broker"]
-    return f" ({', '.join(f'{name} {count}' for name, count in sorted(by_broker.items()))})" if by_broker else ""
 
 
 def _scope(given: Given) -> Given:
@@ -562,18 +547,14 @@ def what_if(
         "policies": _documents(policy),
         "rested": rested,
     }
-    if log is not None:
-        show_projections(remote, _offline(log, wish, at_ms))
-    else:
+    if log is None:
         show_wish(remote, wish, {"at": at_ms})
-
-
-def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
+        return
     from loadmanager.decisions.explaining.what_if import Edits
     from loadmanager_api.cli.explain_offline import asked
 
     edits = msgspec.convert(wish, Edits)
-    return asked(log, (), lambda explainer: explainer.what_if(edits, at_ms))
+    _show_differences(remote, asked(log, (), lambda explainer: explainer.what_if(edits, at_ms)))
 
 
 def _numbers(given: tuple[str, ...]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,9 @@ from loadmanager_api.cli.remote import Remote
 
 ALL = "all"
 COLUMNS = (
-    *(
-        "workload",
-        "strategy",
-        "max/mean",
-        "worst",
-        "std",
-        "moved %",
-        "÷ certificate",
-        "moves",
-        "returns",
-        "rounds to balance",
-    ),
-    *("above tolerance %", "overloaded s", "gap s", "ends within"),
-)
+    "workload", "strategy", "max/mean", "worst", "std", "moved %", "÷ certificate", "moves", "returns",
+    "rounds to balance", "above tolerance %", "overloaded s", "gap s", "ends within",
+)  # fmt: skip
 
 
 class Names(ParamType[list[str]]):
@@ -158,9 +146,13 @@ def playground(
             figures.append(game.measures)
             if out is not None and game.measures.seed == seed:
                 drawn.append(game)
-        _print(remote, summaries(figures))
+        rows = summaries(figures)
+        answer = [{name: _number(value) for name, value in msgspec.structs.asdict(each).items()} for each in rows]
+        show(remote, answer, COLUMNS, [_row(each) for each in rows])
         if out is not None:
-            _draw(drawn, out)
+            for name in dict.fromkeys(game.measures.workload for game in drawn):
+                for path in draw([game for game in drawn if game.measures.workload == name], out):
+                    echo(f"drawn: {path}", err=True)
     except (Invalid, InvariantViolation) as error:
         raise Failed(str(error)) from None
 
@@ -172,36 +164,25 @@ def _workloads(given: list[str] | None, trace: Path | None) -> list[str]:
     return [*WORKLOADS, *recorded] if given == [ALL] else given
 
 
-def _print(remote: Remote, rows: Sequence[Summary]) -> None:
-    answer = [{name: _number(value) for name, value in msgspec.structs.asdict(each).items()} for each in rows]
-    show(remote, answer, COLUMNS, [_row(each) for each in rows])
-
-
 def _row(each: Summary) -> tuple[object, ...]:
     return (
-        *(each.workload, each.strategy, f"{each.max_over_mean:.2f}", f"{each.max_over_mean_worst:.2f}"),
-        *(
-            f"{each.std:.3f}",
-            f"{each.moved_percent:.1f}",
-            _ratio(each.certificate_ratio),
-            f"{each.moves:.0f}",
-            each.returns,
-        ),
-        *(f"{each.rounds_to_balance:.1f}", f"{each.above_tolerance_percent:.1f}", f"{each.overloaded_broker_s:.0f}"),
-        *(f"{each.gap_s:.1f}", f"{each.ends_within} of {each.seeds}"),
+        each.workload,
+        each.strategy,
+        f"{each.max_over_mean:.2f}",
+        f"{each.max_over_mean_worst:.2f}",
+        f"{each.std:.3f}",
+        f"{each.moved_percent:.1f}",
+        f"{each.certificate_ratio:.2f}" if math.isfinite(each.certificate_ratio) else "-",
+        f"{each.moves:.0f}",
+        each.returns,
+        f"{each.rounds_to_balance:.1f}",
+        f"{each.above_tolerance_percent:.1f}",
+        f"{each.overloaded_broker_s:.0f}",
+        f"{each.gap_s:.1f}",
+        f"{each.ends_within} of {each.seeds}",
     )
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "-"
 
 
 def _number(value: Any) -> Any:
     """What JSON can say: no infinity, no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _draw(games: Sequence[Game], out: Path) -> None:
-    for name in dict.fromkeys(game.measures.workload for game in games):
-        for path in draw([game for game in games if game.measures.workload == name], out):
-            echo(f"drawn: {path}", err=True)

@@ -13,15 +13,14 @@ from typing import Any
 import click
 
 from loadmanager.model.policies.model import Kind
-from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.command_group import Group
 from loadmanager_api.cli.names import BROKER, NameType, segment
-from loadmanager_api.cli.options import changes, confirm, disrupts, since_option
-from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.options import since_option
+from loadmanager_api.cli.printing import show, show_pairs
 from loadmanager_api.cli.pulsar import CLUSTER
 from loadmanager_api.cli.pulsar import ROWS as PULSARS
 from loadmanager_api.cli.remote import Remote
-from loadmanager_api.cli.requests import Column, Given, Request, commands, first, show_written
+from loadmanager_api.cli.requests import Column, Given, Request, commands, first
 
 
 def _worded(version: dict[str, Any]) -> str:
@@ -95,28 +94,7 @@ def policies() -> None:
     """Show, set and delete policies of every kind."""
 
 
-def show_preview(remote: Remote, method: str, kind: str, name: str, body: Any = None) -> None:
-    """Show what a change of a policy would move: the dry run of commands that write policies as Pulsar does."""
-    show_written(remote, "", run(ask(remote, method, _path(kind, name), body=body, previews=True)))
-
-
-def delete_as_pulsar(remote: Remote, path: str, kind: str, name: str, what: str, **facts: object) -> None:
-    """Delete a policy at Pulsar's `path`; a dry run shows our preview, where it is."""
-    if remote.dry_run:
-        run(ask(remote, "GET", path))
-        show_preview(remote, "DELETE", kind, name)
-        return
-    run(ask(remote, "DELETE", path))
-    done(remote, f"deleted {what} {name}", **facts)
-
-
-def _path(kind: str, name: str) -> str:
-    return f"/v1/policies/{kind}/{_in_path(name)}"
-
-
 _POLICY = click.argument("policy", metavar="POLICY")
-
-
 _ISOLATION = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
 
 
@@ -138,105 +116,19 @@ def _show_brokers(remote: Remote, answer: Any) -> None:
     show(remote, answer, ("broker", "policy", "primary", "namespaces"), rows, empty="no brokers")
 
 
-ISOLATION_ROWS = (
-    Request("get", f"GET {_ISOLATION}/{{policy}}", "Show one policy.", (CLUSTER, _POLICY), view=lambda remote,
-        found: show_pairs(remote, found, list(_cells(found).items()))),
-    Request("list", f"GET {_ISOLATION}", "List all policies.", (CLUSTER,), columns={"policy": first,
-        **{name: _cell(name) for name in ("namespaces", "primary", "secondary")}, "min": _cell("min available"),
-        "usage %": _cell("usage threshold")}, empty="no isolation policies"),
-    Request("brokers", f"GET {_ISOLATION}/brokers",
-        "List, for each broker, the namespaces that the policies bind to it.", (CLUSTER,), view=_show_brokers),
-    Request("broker", f"GET {_ISOLATION}/brokers/{{broker}}",
-        "List the namespaces that the policies bind to one broker.", (CLUSTER, click.option("--broker", required=True,
-        metavar="HOST:PORT", type=BROKER, help="Name of the broker.")), view=_show_brokers),
-)  # fmt: skip
-
-
-@click.group("ns-isolation-policy", cls=Group, commands=commands(ISOLATION_ROWS))
-def isolation() -> None:
-    """Bind namespaces to brokers, as in pulsar-admin."""
-
-
-@isolation.command("set", short_help="Create or replace a policy.")
-@CLUSTER
-@_POLICY
-@click.option(
-    "--namespaces", required=True, metavar="REGEX[,…]", help="Patterns; each matches a whole tenant/namespace."
-)
-@click.option(
-    "--primary", required=True, metavar="REGEX[,…]", help="Patterns; each matches a whole host:port, or a whole host."
-)
-@click.option(
-    "--secondary", default="", metavar="REGEX[,…]", help="Patterns of brokers to use while too few primaries are there."
-)
-@click.option(
-    "--auto-failover-policy-type",
-    "kind",
-    type=click.Choice(["min_available"]),
-    default="min_available",
-    help="The only type.",
-)
-@click.option(
-    "--auto-failover-policy-params",
-    "params",
-    default="min_limit=1,usage_threshold=100",
-    show_default=True,
-    metavar="KEY=VALUE[,…]",
-    help="min_limit: primaries that must be there; usage_threshold: percent from which a broker counts as full.",
-)
-@click.option(
-    "--unload-scope",
-    "scope",
-    type=click.Choice(["all_matching", "none", "changed"]),
-    help="Accepted for pulsar-admin; has no effect: only misplaced bundles move.",
-)
-@click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
-@changes
-def set_isolation(
-    remote: Remote,
-    cluster: str,
-    policy: str,
-    namespaces: str,
-    primary: str,
-    secondary: str,
-    kind: str,
-    params: str,
-    scope: str | None,
-    force: bool,
-) -> None:
-    """Create or replace a policy. --dry-run shows first what would move."""
-    body = {
-        "namespaces": _listed(namespaces),
-        "primary": _listed(primary),
-        "secondary": _listed(secondary),
-        "auto_failover_policy": {"policy_type": kind, "parameters": _params(params)},
-        "unload_scope": scope,
+def _isolation(given: Given) -> dict[str, Any]:
+    return {
+        "namespaces": _listed(given["namespaces"]),
+        "primary": _listed(given["primary"]),
+        "secondary": _listed(given["secondary"]),
+        "auto_failover_policy": {"policy_type": given["kind"], "parameters": _params(given["params"])},
+        "unload_scope": given["scope"],
     }
-    if remote.dry_run:
-        run(ask(remote, "GET", _isolation_path(cluster)))  # which refuses another cluster's name
-        show_preview(remote, "PUT", "isolation", policy, _as_ours(body))
-        return
-    run(ask(remote, "POST", _isolation_path(cluster, policy), query={"force": force}, body=body))
-    done(remote, f"isolation policy {policy} is set", policy=policy)
 
 
-@isolation.command("delete")
-@CLUSTER
-@_POLICY
-@disrupts
-def delete_isolation(remote: Remote, cluster: str, policy: str) -> None:
-    """Delete a policy; its brokers take all namespaces again."""
-    confirm(remote, f"This deletes the isolation policy {policy}: its brokers take all namespaces again")
-    delete_as_pulsar(remote, _isolation_path(cluster, policy), "isolation", policy, "isolation policy", policy=policy)
-
-
-def _isolation_path(cluster: str, policy: str | None = None) -> str:
-    root = f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"
-    return f"{root}/{segment(policy)}" if policy else root
-
-
-def _as_ours(body: dict[str, Any]) -> dict[str, Any]:
+def _as_ours(given: Given) -> dict[str, Any]:
     """The same document as /v1/policies has it."""
+    body = _isolation(given)
     params = body["auto_failover_policy"]["parameters"]
     numbers = {
         "min_available": int(params.get("min_limit", 1)),
@@ -259,72 +151,87 @@ def _params(text: str) -> dict[str, str]:
     return params
 
 
-_DOMAIN = click.option("--domain-name", "domain", required=True, metavar="DOMAIN", help="Name of the domain.")
-_BROKERS = click.option("--broker-list", "brokers", required=True, metavar="HOST:PORT[,…]", help="Its brokers.")
-_FORCE = click.option("--force", is_flag=True, help="Write the domain even if a broker is in another one already.")
+_DELETES = "Delete a policy; its brokers take all namespaces again."
+
+ISOLATION_ROWS = (
+    Request("get", f"GET {_ISOLATION}/{{policy}}", "Show one policy.", (CLUSTER, _POLICY), view=lambda remote,
+        found: show_pairs(remote, found, list(_cells(found).items()))),
+    Request("list", f"GET {_ISOLATION}", "List all policies.", (CLUSTER,), columns={"policy": first,
+        **{name: _cell(name) for name in ("namespaces", "primary", "secondary")}, "min": _cell("min available"),
+        "usage %": _cell("usage threshold")}, empty="no isolation policies"),
+    Request("brokers", f"GET {_ISOLATION}/brokers",
+        "List, for each broker, the namespaces that the policies bind to it.", (CLUSTER,), view=_show_brokers),
+    Request("broker", f"GET {_ISOLATION}/brokers/{{broker}}",
+        "List the namespaces that the policies bind to one broker.", (CLUSTER, click.option("--broker", required=True,
+        metavar="HOST:PORT", type=BROKER, help="Name of the broker.")), view=_show_brokers),
+    Request("set", f"POST {_ISOLATION}/{{policy}}?force",
+        "Create or replace a policy. --dry-run shows first what would move.", (CLUSTER, _POLICY,
+        click.option("--namespaces", required=True, metavar="REGEX[,…]",
+        help="Patterns; each matches a whole tenant/namespace."), click.option("--primary", required=True,
+        metavar="REGEX[,…]", help="Patterns; each matches a whole host:port, or a whole host."),
+        click.option("--secondary", default="", metavar="REGEX[,…]",
+        help="Patterns of brokers to use while too few primaries are there."),
+        click.option("--auto-failover-policy-type", "kind", type=click.Choice(["min_available"]),
+        default="min_available", help="The only type."), click.option("--auto-failover-policy-params", "params",
+        default="min_limit=1,usage_threshold=100", show_default=True, metavar="KEY=VALUE[,…]",
+        help="min_limit: primaries that must be there; usage_threshold: percent from which a broker counts as full."),
+        click.option("--unload-scope", "scope", type=click.Choice(["all_matching", "none", "changed"]),
+        help="Accepted for pulsar-admin; has no effect: only misplaced bundles move."), click.option("--force",
+        is_flag=True, help="Write the policy even if no broker satisfies it now.")), body=_isolation,
+        instead="PUT /v1/policies/isolation/{policy}", document=_as_ours, needs=_ISOLATION,
+        done="isolation policy {policy} is set", facts=lambda given: {"policy": given["policy"]}),
+    Request("delete", f"DELETE {_ISOLATION}/{{policy}}", _DELETES, (CLUSTER, _POLICY), short=_DELETES,
+        instead="DELETE /v1/policies/isolation/{policy}", needs=f"{_ISOLATION}/{{policy}}",
+        confirm="This deletes the isolation policy {policy}: its brokers take all namespaces again",
+        done="deleted isolation policy {policy}", facts=lambda given: {"policy": given["policy"]}),
+)  # fmt: skip
+
+
+@click.group("ns-isolation-policy", cls=Group, commands=commands(ISOLATION_ROWS))
+def isolation() -> None:
+    """Bind namespaces to brokers, as in pulsar-admin."""
 
 
 _DOMAINS = "/admin/v2/clusters/{cluster}/failureDomains"
+_OURS = "{} /v1/policies/failure-domain/{{domain}}"
+_DOMAIN = click.option("--domain-name", "domain", required=True, metavar="DOMAIN", help="Name of the domain.")
+_SET_DOMAIN = (
+    CLUSTER,
+    _DOMAIN,
+    click.option("--broker-list", "brokers", required=True, metavar="HOST:PORT[,…]", help="Its brokers."),
+    click.option("--force", is_flag=True, help="Write the domain even if a broker is in another one already."),
+)
+
+
+def _domain(given: Given) -> dict[str, Any]:
+    return {"brokers": _listed(given["brokers"])}
+
+
+def _set_domain(name: str, help: str) -> Request:
+    return Request(
+        name, f"POST {_DOMAINS}/{{domain}}?force", help, _SET_DOMAIN, short=help, body=_domain,
+        instead=_OURS.format("PUT"), document=_domain, needs=_DOMAINS,
+        facts=lambda given: {"domain": given["domain"], **_domain(given)},
+        done=lambda given: f"failure domain {given['domain']}: {', '.join(_listed(given['brokers']))}",
+    )  # fmt: skip
+
+
+_DELETES_DOMAIN = "Delete a failure domain; its brokers return to the domains that they registered."
 
 DOMAIN_ROWS = (
     Request("get-failure-domain", f"GET {_DOMAINS}/{{domain}}", "List the brokers of a failure domain.",
         (CLUSTER, _DOMAIN), part="brokers", columns="broker"),
     Request("list-failure-domains", f"GET {_DOMAINS}", "List all failure domains with their brokers.", (CLUSTER,),
         columns={"domain": first, "brokers": lambda entry: ", ".join(entry[1]["brokers"])}, empty="no failure domains"),
+    _set_domain("create-failure-domain", "Create a failure domain: brokers that can fail together."),
+    _set_domain("update-failure-domain", "Replace the brokers of a failure domain."),
+    Request("delete-failure-domain", f"DELETE {_DOMAINS}/{{domain}}", _DELETES_DOMAIN, (CLUSTER, _DOMAIN),
+        short=_DELETES_DOMAIN, instead=_OURS.format("DELETE"), needs=f"{_DOMAINS}/{{domain}}",
+        confirm="This deletes the failure domain {domain}", done="deleted failure domain {domain}",
+        facts=lambda given: {"domain": given["domain"]}),
 )  # fmt: skip
 
 
 @click.group(cls=Group, commands=commands((*PULSARS["clusters"], *DOMAIN_ROWS)))
 def clusters() -> None:
     """Show the cluster, and manage failure domains, as in pulsar-admin."""
-
-
-@clusters.command("create-failure-domain")
-@CLUSTER
-@_DOMAIN
-@_BROKERS
-@_FORCE
-@changes
-def create(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
-    """Create a failure domain: brokers that can fail together."""
-    _set(remote, cluster, domain, brokers, force)
-
-
-@clusters.command("update-failure-domain")
-@CLUSTER
-@_DOMAIN
-@_BROKERS
-@_FORCE
-@changes
-def update(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
-    """Replace the brokers of a failure domain."""
-    _set(remote, cluster, domain, brokers, force)
-
-
-def _set(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
-    names = [name.strip() for name in brokers.split(",") if name.strip()]
-    if remote.dry_run:
-        run(ask(remote, "GET", _all(cluster)))  # which refuses another cluster's name
-        show_preview(remote, "PUT", "failure-domain", domain, {"brokers": names})
-        return
-    query = {"force": force}
-    run(ask(remote, "POST", _domain_path(cluster, domain), query=query, body={"brokers": names}))
-    done(remote, f"failure domain {domain}: {', '.join(names)}", domain=domain, brokers=names)
-
-
-@clusters.command("delete-failure-domain")
-@CLUSTER
-@_DOMAIN
-@disrupts
-def delete_domain(remote: Remote, cluster: str, domain: str) -> None:
-    """Delete a failure domain; its brokers return to the domains that they registered."""
-    confirm(remote, f"This deletes the failure domain {domain}")
-    delete_as_pulsar(remote, _domain_path(cluster, domain), "failure-domain", domain, "failure domain", domain=domain)
-
-
-def _all(cluster: str) -> str:
-    return f"/admin/v2/clusters/{segment(cluster)}/failureDomains"
-
-
-def _domain_path(cluster: str, domain: str) -> str:
-    return f"{_all(cluster)}/{segment(domain)}"

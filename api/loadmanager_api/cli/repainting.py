@@ -52,6 +52,8 @@ def _output(work: Callable[[], Any]) -> str:
             work()
     except NotNow as error:
         return f"{one_line(error.message)}; trying again\n"
+    except SystemExit:  # the command has said why its exit code would not be 0
+        pass
     return screen.getvalue()
 
 

@@ -37,8 +37,12 @@ class Request(msgspec.Struct, frozen=True):
     `empty` is for an empty table. A single string titles a list of names. Without these the answer is shown as
     pairs.
 
-    After a change `done` is said, of the parameters and the answer. If the broker `previews` a change of a policy, a
-    dry run shows what would move. `confirm` is what people are asked before. Texts have names in braces.
+    After a change `done` is said, of the parameters and the answer; programs are told the `facts` if there is no
+    answer, by default the parameters in path and query, and others with values. If the broker `previews` a change of a
+    policy, a dry run shows what would move; a route of Pulsar has no preview, and a dry run sends `instead` to ours,
+    after a GET of `needs`. `confirm` is what people are asked before. Texts have names in braces.
+
+    `short` is the line in the list of a group, by default the help up to its first full stop, semicolon or colon.
     """
 
     name: str
@@ -53,8 +57,13 @@ class Request(msgspec.Struct, frozen=True):
     wide: int = 0
     empty: str = "none"
     done: str | Callable[[Given], str] = ""
+    facts: Callable[[Given], Mapping[str, Any]] | None = None
     confirm: str | Callable[[Given], str] = ""
     previews: bool = False
+    instead: str = ""
+    document: Callable[[Given], Any] | None = None
+    needs: str = ""
+    short: str = ""
 
     @property
     def method(self) -> str:
@@ -85,17 +94,23 @@ def _command(row: Request) -> click.Command:
         _show(remote, row, given, _answer(remote, row, given))
 
     decorated = (shows if row.method == "GET" else disrupts if row.confirm else changes)(work)
-    short = re.split(r"[.;:]\s", row.help, maxsplit=1)[0].rstrip(".") + "."
+    short = row.short or re.split(r"[.;:]\s", row.help, maxsplit=1)[0].rstrip(".") + "."
     return click.command(row.name, help=row.help, short_help=short)(with_options(decorated, *row.params))
 
 
 def _answer(remote: Remote, row: Request, given: Given) -> Any:
+    if remote.dry_run and row.instead:
+        document = row.document(given) if row.document else None
+        if row.needs:
+            run(ask(remote, "GET", _path(row.needs, given)))
+        method, _, path = row.instead.partition(" ")
+        return run(ask(remote, method, _path(path, given), body=document, previews=True))
     path, _, asked = row.request.partition(" ")[2].partition("?")
     items = [item.partition("=") for item in asked.split("&")] if asked else []
     query = {name: given[value.strip("{}") or name] for name, _, value in items}
     named = {*_NAME.findall(row.request), *query}
     others = {name: value for name, value in given.items() if name not in named}
-    path = _NAME.sub(lambda found: _quoted(found[1], given[found[1]]), path)
+    path = _path(path, given)
     if row.method in ("GET", "DELETE"):
         query, others = {**query, **others}, {}
     if row.pages:
@@ -104,15 +119,19 @@ def _answer(remote: Remote, row: Request, given: Given) -> Any:
     return run(ask(remote, row.method, path, query=query, body=body, previews=row.previews))
 
 
+def _path(path: str, given: Given) -> str:
+    """The path with the parameters that it names, each quoted by its type."""
+    types = {each.name: each.type for each in click.get_current_context().command.params}
+
+    def quoted(found: re.Match[str]) -> str:
+        kind, value = types.get(found[1]), given[found[1]]
+        return kind.in_path(value) if isinstance(kind, NameType) else segment(str(value))
+
+    return _NAME.sub(quoted, path)
+
+
 def _text(row: str | Callable[[Given], str], given: Given) -> str:
     return row(given) if callable(row) else row.format_map(given)
-
-
-def _quoted(name: str, value: Any) -> str:
-    """How a parameter stands in a path, by its type."""
-    types = {each.name: each.type for each in click.get_current_context().command.params}
-    kind = types.get(name)
-    return kind.in_path(value) if isinstance(kind, NameType) else segment(str(value))
 
 
 def _show(remote: Remote, row: Request, given: Given, answer: Any) -> None:
@@ -121,7 +140,7 @@ def _show(remote: Remote, row: Request, given: Given, answer: Any) -> None:
     elif row.done:
         known = {**given, **answer} if isinstance(answer, dict) else given
         text = _text(row.done, known)
-        if row.previews:
+        if row.previews or (remote.dry_run and row.instead):
             show_written(remote, text, answer)
         else:
             done(remote, text, **(answer if isinstance(answer, dict) else _facts(row, given)))
@@ -132,7 +151,8 @@ def _show(remote: Remote, row: Request, given: Given, answer: Any) -> None:
 
 
 def _facts(row: Request, given: Given) -> dict[str, Any]:
-    """What a program is told of a change without an answer: parameters in path and query, and others with values."""
+    if row.facts:
+        return dict(row.facts(given))
     known = _NAME.findall(row.request)
     return {
         name: [str(each) for each in value]
@@ -150,8 +170,8 @@ def _show_table(remote: Remote, row: Request, given: Given, answer: Any) -> None
     found = answer[row.part] if row.part else answer
     entries: Sequence[Any] = list(found.items()) if isinstance(found, dict) else found
     if isinstance(row.columns, str):
-        if isinstance(found, str):
-            done(remote, found, **_facts(row, given), **{row.columns: found})
+        if isinstance(found, str | None):
+            done(remote, found or empty, **_facts(row, given), **{row.columns: found})
         else:
             show(remote, answer, (row.columns,), [(name,) for name in found], empty)
         return

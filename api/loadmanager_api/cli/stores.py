@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from loadmanager.broker.wiring import auditors
-from loadmanager.channel.migration.export import Export
-from loadmanager.channel.migration.move import Moved
-from loadmanager.settings import Settings
 from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed, NotNow, run
 from loadmanager_api.cli.configuring import agreement_with, of_the_old_side, pairs, settings_of, settings_options
 from loadmanager_api.cli.diagnosis import quiet_clients
@@ -297,12 +293,17 @@ async def _imported(
     check_fits(export, settings.cluster, generation)  # before a file or a topic is created
     async with AsyncExitStack() as stack:
         new = await stack.enter_async_context(opened(settings))
-        leaving = None
-        if old is not None:
-            earlier = settings.model_copy(update={"coordination": old})
-            leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
+        leaving = await _leaving(stack, settings, old)
         seal = export_file.seal_of(data)
         return await restore(export, seal, new, terms, generation=generation, old=leaving, say=say)
+
+
+async def _leaving(stack: AsyncExitStack, settings: Settings, old: str | None) -> tuple[Coordination, str] | None:
+    """The coordination that brokers leave, started, with its address; None if none was named."""
+    if old is None:
+        return None
+    earlier = settings.model_copy(update={"coordination": old})
+    return await stack.enter_async_context(opened_coordination(earlier)), old
 
 
 def terms_of(new: Settings, old: Settings, wait_s: float) -> Terms:
@@ -408,10 +409,7 @@ async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Repla
 
     async with AsyncExitStack() as stack:
         place = await stack.enter_async_context(opened(settings))
-        leaving = None
-        if old is not None:
-            earlier = settings.model_copy(update={"coordination": old})
-            leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
+        leaving = await _leaving(stack, settings, old)
         return await replace_agreement(
             place, settings.cluster, agreement_with(settings), old=leaving, lost=lost, say=say
         )
@@ -454,15 +452,14 @@ def _progress(found: Sequence[Finding]) -> None:
 
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
-    rows = [(f.partition, f.who, f.next_offset, _outcome(f), f.detail) for f in findings]
+    rows = [
+        (f.partition, f.who, f.next_offset, "DIFFERS" if f.outcome.value == "differs" else f.outcome.value, f.detail)
+        for f in findings
+    ]
     show(remote, msgspec.to_builtins(findings), ("partition", "who", "up to", "outcome", "detail"), rows)
     if remote.for_people:
         counts = Counter(finding.outcome.value for finding in findings)
         echo(f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked")
-
-
-def _outcome(finding: Finding) -> str:
-    return finding.outcome.value.upper() if finding.outcome.value == "differs" else finding.outcome.value
 
 
 @click.command()
@@ -535,6 +532,7 @@ async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
 
 async def _check(new: Settings) -> None:
     """What `loadmanager check` finds at the new stores. Raises Conflict."""
+    from loadmanager.broker.wiring import auditors
     from loadmanager.diagnostics.check import check
     from loadmanager.errors import Conflict
     from statechannel.audit import Severity

@@ -1,14 +1,19 @@
 // The bundles as the watched broker has them, with the moves under way and those that ended. No request, no drawing.
 
 const RECENT = 200;
+const OFFSET_AT = -15; // a token ends with the offset at which its ownership began
 export const SETTLED = new Set(["assigned", "unassigned"]);
 export const STATES = ["unassigned", "assigning", "assigned", "transferring", "releasing", "splitting", "revoking"];
+
+/** Whether no lookup has asked for a bundle yet: its last record is the one that created its namespace. */
+export const isUnasked = (row) => row.state === "unassigned" && Number(row.token.slice(OFFSET_AT)) === row.revision;
 
 export class Bundles {
   rows = new Map();
   moves = new Map(); // by bundle: from, to, since_ms, state, cause, reason
   recent = []; // ended moves, newest first
   byState = Object.fromEntries(STATES.map((state) => [state, 0]));
+  unasked = 0; // those of "unassigned" that no lookup has asked for
   loading = true;
   version = 0; // grows with each change
   shape = 0; // grows when bundles come or go
@@ -31,6 +36,7 @@ export class Bundles {
     this.rows.clear();
     this.moves.clear();
     for (const state of STATES) this.byState[state] = 0;
+    this.unasked = 0;
     this.loading = true;
     this.#changed(true);
   }
@@ -46,18 +52,22 @@ export class Bundles {
   }
 
   #put(bundle) {
-    const old = this.rows.get(bundle.bundle);
-    if (old) this.byState[old.state]--;
-    this.byState[bundle.state]++;
+    this.#count(this.rows.get(bundle.bundle), -1);
+    this.#count(bundle, 1);
     this.rows.set(bundle.bundle, bundle);
     if (!SETTLED.has(bundle.state) && !this.moves.has(bundle.bundle)) {
       this.moves.set(bundle.bundle, { bundle: bundle.bundle, from: bundle.owner, to: bundle.target, state: bundle.state });
     }
   }
 
+  #count(row, by) {
+    if (!row) return;
+    this.byState[row.state] += by;
+    if (isUnasked(row)) this.unasked += by;
+  }
+
   #drop(name) {
-    const old = this.rows.get(name);
-    if (old) this.byState[old.state]--;
+    this.#count(this.rows.get(name), -1);
     this.rows.delete(name);
   }
 

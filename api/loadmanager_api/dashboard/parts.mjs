@@ -59,8 +59,9 @@ export function Missing({ role }) {
   return role ? html`<p class="quiet">Actions are not shown: ${role}.</p>` : null;
 }
 
-export function State({ of }) {
-  return html`<span class=${`state ${of}`}>${of}</span>`;
+/** `unasked`: a bundle that no lookup has asked for. */
+export function State({ of, unasked = false }) {
+  return html`<span class=${`state ${unasked ? "unasked" : of}`} title=${unasked ? "no lookup has asked for it yet" : undefined}>${of}</span>`;
 }
 
 export function Time({ ms }) {

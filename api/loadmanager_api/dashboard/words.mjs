@@ -13,6 +13,9 @@ export function amount(value, unit = "") {
 
 export const count = (value) => (value ?? 0).toLocaleString("en");
 
+/** Beside a count of bundles without an owner: how many more no lookup has asked for yet; they need none. */
+export const unaskedToo = (unasked) => (unasked ? `${count(unasked)} more: no lookup has asked for them yet` : undefined);
+
 export function clock(at_ms) {
   return new Date(at_ms).toLocaleTimeString("en-GB");
 }

@@ -31,7 +31,6 @@ from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
 from loadmanager_api.routing import Acting, ControlRouter, TheNode, leader_of
 from loadmanager_api.shapes import WHOLE, Shape
 from loadmanager_api.state import kept
-from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle, check_namespace
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
@@ -156,10 +155,6 @@ class LateVerdict(BaseModel):
     detail: str
 
 
-def _agreement(agreement: Agreement | None) -> AgreementResponse | None:
-    return None if agreement is None else AgreementResponse.model_validate(agreement)
-
-
 def refusals(counts: Mapping[str, int]) -> dict[str, int]:
     """Refused records by reason."""
     return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
@@ -172,6 +167,7 @@ def _partition(node: Node, partition: int, outlook: Outlook, digested: tuple[int
     owner = owner_of(node.world.coordination, node.membership, partition)
     snapshots = outlook.snapshots(partition)
     end = outlook.ends[partition] if outlook.ends is not None else None
+    left_s = node.serving.until_s()[partition] - node.proof_clock.now_s() if node.serving is not None else -inf
     return PartitionResponse(
         partition=partition,
         next_offset=next_offset,
@@ -186,13 +182,8 @@ def _partition(node: Node, partition: int, outlook: Outlook, digested: tuple[int
         if snapshots is None
         else [SnapshotResponse.model_validate(each) for each in reversed(snapshots)],
         since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
-        proof_left_s=_proof_left_s(node, partition),
+        proof_left_s=round(left_s, 3) if isfinite(left_s) else None,
     )
-
-
-def _proof_left_s(node: Node, partition: int) -> float | None:
-    left_s = node.serving.until_s()[partition] - node.proof_clock.now_s() if node.serving is not None else -inf
-    return round(left_s, 3) if isfinite(left_s) else None
 
 
 router = ControlRouter(tags=["this broker"])
@@ -212,6 +203,8 @@ async def show_channel(
     digested = await _digested(node.channel.table) if digest else None
     channel, table = node.channel, node.channel.table
     counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
+    agreed = table.agreed(0).agreement
+    following = next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
     return ChannelResponse(
         cluster=node.settings.cluster,
         identity=cluster_identity.identity if cluster_identity else None,
@@ -234,10 +227,8 @@ async def show_channel(
         reloads=counts["reloads"],
         readers=sorted(node.views.readers),
         log_problem=outlook.problem or None,
-        agreement=_agreement(table.agreed(0).agreement),
-        agreement_following=_agreement(
-            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
-        ),
+        agreement=None if agreed is None else AgreementResponse.model_validate(agreed),
+        agreement_following=None if following is None else AgreementResponse.model_validate(following),
         partitions=[
             _partition(node, p, outlook, digested[p] if digested is not None else None) for p in range(table.partitions)
         ],

@@ -82,7 +82,7 @@ class LiveView:
         return self._deciding.left_out()
 
 
-def explainer_of(request: Request) -> Explainer:
+async def _explainer(request: Request) -> Explainer:
     """This broker's explainer. Raises Unavailable until it has read the channel."""
     node = node_behind(request)
     if node.incarnation is None:
@@ -102,10 +102,6 @@ def explainer_of(request: Request) -> Explainer:
         node.world.run_blocking,
         LiveView(node.incarnation.rebalancer.deciding, policies, node.quarantine),
     )
-
-
-async def _explainer(request: Request) -> Explainer:
-    return explainer_of(request)
 
 
 async def _moment(

@@ -115,10 +115,6 @@ class RebalanceRequest(Body):
     by_lag: Annotated[bool, Field(description="weight partitions by their current lag; for WEIGHTED_STICKY")] = False
 
 
-def _queue_name(queue: Partition | None) -> str | None:
-    return None if queue is None else f"{queue[0]}-{queue[1]}"
-
-
 class Rebalance(Shape):
     """A rebalance. `stickiness` is the share of partitions that stayed, `balance_degree` the standard deviation of
     partitions per member. Pauses are those of partitions that moved, `worst` one with the longest. Null while it goes
@@ -137,7 +133,7 @@ class Rebalance(Shape):
     settled_ms: int | None
     pause_max_ms: int | None
     pause_mean_ms: float | None
-    worst: Annotated[str | None, BeforeValidator(_queue_name)]
+    worst: Annotated[str | None, BeforeValidator(lambda queue: None if queue is None else f"{queue[0]}-{queue[1]}")]
 
 
 class OffsetsRequest(Body):

@@ -34,7 +34,8 @@ async def list_operations(
         and by in (None, each.begun.principal)
         and state in (None, state_of(node, each))
     ]
-    return [operation_response(node, each) for each in paging.of(found, _newest_first, limit, cursor, r"\d+")]
+    page = paging.of(found, lambda each: f"{2**53 - each.offset}", limit, cursor, r"\d+")
+    return [operation_response(node, each) for each in page]
 
 
 @router.get("/{operation_id}", responses=answers(404))
@@ -57,7 +58,3 @@ def _visible(found: Operation, name: str, may: May, role: AccessRole) -> Operati
     if found.begun.principal == name or may.has(role):
         return found
     raise NotFound(f"there is no operation {found.id} of yours")
-
-
-def _newest_first(operation: Operation) -> str:
-    return f"{2**53 - operation.offset}"

@@ -218,10 +218,6 @@ class MoveResponse(Shape):
     detail: str
 
 
-def _finite(ratio: float) -> float | None:
-    return ratio if isfinite(ratio) else None
-
-
 class CertificateResponse(Shape):
     """The least load that any algorithm has to move, and the load that this plan moves.
 
@@ -232,7 +228,7 @@ class CertificateResponse(Shape):
     resource: str
     bound: float
     moved: float
-    ratio: Annotated[float | None, BeforeValidator(_finite)]
+    ratio: Annotated[float | None, BeforeValidator(lambda ratio: ratio if isfinite(ratio) else None)]
 
 
 class Figures(Shape):

@@ -34,7 +34,7 @@ from loadmanager.history.gist import gist
 from loadmanager.history.place import check_place
 from loadmanager.model.registration import VERSION
 from loadmanager_api.cli.client import Failed, NotNow
-from loadmanager_api.cli.options import ParamType, prints
+from loadmanager_api.cli.options import ParamType, prints, with_options
 from loadmanager_api.cli.printing import echo, show, show_answer
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, opened_log, working
@@ -165,15 +165,27 @@ _PUBLISH = click.option(
 
 def lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a lake and a Spark session; `job_of` makes a `Job` of them."""
-    for option in reversed(_LAKE):
-        command = option(command)
-    return command
+    return with_options(command, *_LAKE)
 
 
 def job_of(**given: Any) -> Job:
     """Raises UsageError for what a session would refuse in pages of Java."""
     job = Job(**given)
-    _check(job)
+    check_order(job.begin, job.end)
+    if job.master and not MASTER.fullmatch(job.master):
+        raise click.UsageError(
+            f"--master {job.master}: write local[2], spark://host:7077, yarn, or k8s://https://host:port"
+        )
+    if job.memory and not MEMORY.fullmatch(job.memory):
+        raise click.UsageError(f"--memory {job.memory}: write 2g, or 1500m")
+    if job.remote and (job.master or job.memory):
+        raise click.UsageError("--remote names a session that runs already: leave --master and --memory out")
+    if job.remote and not job.remote.startswith("sc://"):
+        raise click.UsageError(f"--remote {job.remote}: write sc://host:port, as for Spark Connect")
+    if job.remote and job.lake and "://" not in job.lake and not job.lake.startswith(("/", "file:/")):
+        raise click.UsageError(
+            f"--lake {job.lake}: with --remote the lake is at the server; give an absolute path or a URI"
+        )
     return job
 
 
@@ -199,9 +211,7 @@ def job_options(
                 echo(f"took {time.monotonic() - begun_s:.1f} s in all", err=True)
             return result
 
-        for option in reversed(options):
-            working = option(working)
-        return working
+        return with_options(working, *options)
 
     return add
 
@@ -235,38 +245,16 @@ _STARTED = f"{__name__}.started"
 """In the command's context once it has started a session: what it prints of its time is the whole then."""
 
 
-def _check(job: Job) -> None:
-    check_order(job.begin, job.end)
-    if job.master and not MASTER.fullmatch(job.master):
-        raise click.UsageError(
-            f"--master {job.master}: write local[2], spark://host:7077, yarn, or k8s://https://host:port"
-        )
-    if job.memory and not MEMORY.fullmatch(job.memory):
-        raise click.UsageError(f"--memory {job.memory}: write 2g, or 1500m")
-    if job.remote and (job.master or job.memory):
-        raise click.UsageError("--remote names a session that runs already: leave --master and --memory out")
-    if job.remote and not job.remote.startswith("sc://"):
-        raise click.UsageError(f"--remote {job.remote}: write sc://host:port, as for Spark Connect")
-    if job.remote and job.lake and "://" not in job.lake and not job.lake.startswith(("/", "file:/")):
-        raise click.UsageError(
-            f"--lake {job.lake}: with --remote the lake is at the server; give an absolute path or a URI"
-        )
-
-
-_SOURCE = (
-    click.option("--log", metavar="ADDRESS", help="Log: sqlite:FILE or kafka://host:port[,…], as for brokers."),
-    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting of the brokers; repeatable."),
+_LOG = click.option("--log", metavar="ADDRESS", help="Log: sqlite:FILE or kafka://host:port[,…], as for brokers.")
+settings_option = click.option(
+    "--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting of the brokers; repeatable."
 )
-
-
-def settings_option(command: F) -> F:
-    """Add `--set`, for `settings_of`."""
-    return _SOURCE[1](command)
+"""For `settings_of`."""
 
 
 def source_options(command: F) -> F:
     """Add `--log` and `--set`, for `settings_of`."""
-    return _SOURCE[0](_SOURCE[1](command))
+    return with_options(command, _LOG, settings_option)
 
 
 Rows = list[dict[str, Any]]
@@ -441,7 +429,9 @@ def failing() -> Generator[None]:
     except (PySparkException, Py4JError) as error:
         if _server_is_gone(error):
             raise NotNow(SERVER_GONE) from error
-        raise Failed(f"Spark gave up: {_told(str(error))}") from error
+        told = gist(str(error))
+        advice = (remedy for sign, remedy in REMEDIES.items() if sign in told)
+        raise Failed(f"Spark gave up: {'; '.join([told, *advice])}") from error
     except ConnectionError as error:
         raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
 
@@ -473,7 +463,8 @@ def _session(job: Job, *, brief: bool = False) -> Generator[SparkSession]:
     there = active or _submitted(job)
     if there is None:
         with waiting("starting Spark"):
-            spark = session(Spark(**_session_place(job), conf=_conf(job), brief=brief))
+            place = {name: value for name in ("master", "remote", "memory") if (value := getattr(job, name))}
+            spark = session(Spark(**place, conf=_conf(job), brief=brief))
         click.get_current_context().meta[_STARTED] = True
     else:
         spark = there
@@ -547,10 +538,6 @@ def _small(job: Job) -> bool:
         if left < 0:
             return False
     return True
-
-
-def _session_place(job: Job) -> dict[str, str]:
-    return {name: value for name in ("master", "remote", "memory") if (value := getattr(job, name))}
 
 
 def _conf(job: Job) -> dict[str, str]:
@@ -658,12 +645,6 @@ def _brief(message: str) -> str:
         return message
     begin, advice = message.splitlines()[0].strip(), message.rpartition("; ")[2]
     return f"{begin[:MOST_SAID]}; {advice}" if "\n" not in advice else begin[:MOST_SAID]
-
-
-def _told(said: str) -> str:
-    """Spark's message in one line, with advice where there is some."""
-    told = gist(said)
-    return "; ".join([told, *(remedy for sign, remedy in REMEDIES.items() if sign in told)])
 
 
 TABLES = ("table", "version", "rows", "columns missing")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
@@ -38,9 +38,6 @@ from loadmanager_api.cli.load_history.jobs import (
 from loadmanager_api.cli.options import FORMS
 from loadmanager_api.cli.printing import echo
 from loadmanager_api.cli.remote import Typed
-
-if TYPE_CHECKING:
-    from loadmanager.history.duck import Connection
 
 CSV = "csv"
 MOST = 1_000
@@ -129,14 +126,10 @@ def _answer(job: Job, query: str, most: int) -> tuple[Sequence[str], Rows, bool]
         if not asks_only(query):
             raise Failed("this command takes one question: SELECT, FROM, WITH, DESCRIBE or SUMMARIZE …")
         with connected(root.absolute(), Path(scratch), query) as db:
-            return _asked(db, query, most)
-
-
-def _asked(db: Connection, query: str, most: int) -> tuple[Sequence[str], Rows, bool]:
-    answer = db.execute(query)
-    names = [str(each[0]) for each in answer.description or ()]
-    rows = answer.fetchmany(most + 1)
-    return *_named(names, rows[:most]), len(rows) > most
+            answer = db.execute(query)
+            names = [str(each[0]) for each in answer.description or ()]
+            rows = answer.fetchmany(most + 1)
+            return *_named(names, rows[:most]), len(rows) > most
 
 
 def _named(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[Sequence[str], Rows]:
@@ -183,13 +176,13 @@ def _show(job: Job, form: str, names: Sequence[str], rows: Rows) -> None:
         writer.writerows([[_plain(row[name]) for name in names] for row in rows])
         echo(text.getvalue(), nl=False)
     elif job.shown.for_people:
-        table(job, None, names, [{name: _shown(value) for name, value in row.items()} for row in rows], "no rows")
+        shown = [
+            {name: value if isinstance(value, datetime) else _plain(value) for name, value in row.items()}
+            for row in rows
+        ]
+        table(job, None, names, shown, "no rows")
     else:
         table(job, [{name: _plain(value) for name, value in row.items()} for row in rows], names, rows)
-
-
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, datetime) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import msgspec
 from loadmanager_api.cli.brokers import is_ailing, state_of
 from loadmanager_api.cli.bundles import owner_of
 from loadmanager_api.cli.printing import age, cell, one_line
+from statechannel.law.record import Action
 from statechannel.law.transitions import State
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -76,11 +77,15 @@ def bundles_table(bundles: Iterable[Mapping[str, Any]], columns: int) -> Table:
 
 
 def by_attention(bundles: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Bundles that no broker serves first, then those under way; else in the given order."""
+    """Bundles that no broker serves first, then those under way; else in the given order.
+
+    A bundle that no lookup has asked for yet needs no broker.
+    """
 
     def rank(bundle: Mapping[str, Any]) -> int:
         if bundle["owner"] is None:
-            return 0 if bundle.get("waits") else 2
+            unasked = bundle.get("last_action") == Action.CREATE_NAMESPACE
+            return 0 if bundle.get("waits") else 4 if unasked else 2
         if not bundle["owner_live"]:
             return 1
         return 4 if bundle["state"] in SETTLED else 3

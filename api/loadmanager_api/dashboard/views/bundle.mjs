@@ -6,7 +6,7 @@ import { to, usePoll } from "../live.mjs";
 import { whyNot } from "../may.mjs";
 import { Action, Answer, Facts, Missing, Panel, State, Table, Time } from "../parts.mjs";
 import { amount, namespaceOf, rangeOf } from "../words.mjs";
-import { SETTLED } from "../bundles.mjs";
+import { SETTLED, isUnasked } from "../bundles.mjs";
 import { WhyBundle } from "./why.mjs";
 
 export function Bundle({ me, bundles, name, brokers }) {
@@ -17,7 +17,7 @@ export function Bundle({ me, bundles, name, brokers }) {
   return html`<div>
     <${Panel} title=${name} api=${`GET ${path}`} controls=${close}>
       <${Facts} of=${[
-        ["State", html`<${State} of=${row.state} />`], ["Owner", row.owner && `${row.owner}#${row.incarnation}`], ["Target", row.target],
+        ["State", html`<${State} of=${row.state} unasked=${isUnasked(row)} />`], ["Owner", row.owner && `${row.owner}#${row.incarnation}`], ["Target", row.target],
         ["Partition", row.partition], ["Revision", row.revision], ["Fencing token", row.token],
       ]} />
       <${Hands} me=${me} row=${row} brokers=${brokers} />

@@ -4,13 +4,13 @@ import { to, useBundles, useLoads, usePoll } from "../live.mjs";
 import { Empty, Panel, State } from "../parts.mjs";
 import { Rows } from "../rows.mjs";
 import { amount, count, namespaceOf } from "../words.mjs";
-import { STATES } from "../bundles.mjs";
+import { STATES, isUnasked } from "../bundles.mjs";
 import { Bundle } from "./bundle.mjs";
 
 const columnsWith = (loads) => [
   { title: "Bundle", cell: (row) => row.bundle, width: "minmax(0, 1.2fr)", kind: "name" },
   { title: "Namespace", cell: (row) => namespaceOf(row.bundle), width: "minmax(0, 0.8fr)", kind: "name", least_px: 1100 },
-  { title: "State", cell: (row) => html`<${State} of=${row.state} />`, width: "6.5rem" },
+  { title: "State", cell: (row) => html`<${State} of=${row.state} unasked=${isUnasked(row)} />`, width: "6.5rem" },
   { title: "Owner → target", cell: (row) => `${row.owner ?? "–"}${row.target ? ` → ${row.target}` : ""}`, width: "minmax(0, 1fr)", kind: "name" },
   { title: "Msg/s", cell: (row) => amount(loads.get(row.bundle)?.rate_msg_s), width: "4.5rem", kind: "number", least_px: 560 },
   { title: "Bytes/s", cell: (row) => amount(loads.get(row.bundle)?.rate_bytes_s), width: "5rem", kind: "number", least_px: 760 },

@@ -6,7 +6,7 @@ import { HeatMap } from "../heat.mjs";
 import { to, useBundles, usePoll } from "../live.mjs";
 import { may, whyNot } from "../may.mjs";
 import { Action, Answer, Panel, Time } from "../parts.mjs";
-import { count, percent } from "../words.mjs";
+import { count, percent, unaskedToo } from "../words.mjs";
 import { SETTLED } from "../bundles.mjs";
 import { Brokers } from "./brokers.mjs";
 import { Health } from "./health.mjs";
@@ -18,7 +18,7 @@ export function Overview({ me, bundles, health, params, theme }) {
   const pick = (broker) => (location.hash = to("overview", { broker }));
   return html`
     ${may(me, "viewer") && html`<${Health} me=${me} health=${health} />`}
-    <${Figures} me=${me} bundles=${bundles} health=${health} brokers=${brokers.data} balancing=${balancing} />
+    <${Figures} me=${me} bundles=${bundles} brokers=${brokers.data} balancing=${balancing} />
     <div class=${params.broker ? "split opened" : "split"}>
       <div>
         <${Panel} title="Usage over time" api="GET /v1/usage"><${Answer} of=${usage}>
@@ -33,17 +33,17 @@ export function Overview({ me, bundles, health, params, theme }) {
     </div>`;
 }
 
-function Figures({ me, bundles, health, brokers, balancing }) {
+function Figures({ me, bundles, brokers, balancing }) {
   useBundles(bundles, 200);
   const moving = Object.entries(bundles.byState).filter(([state]) => !SETTLED.has(state)).reduce((sum, [, of]) => sum + of, 0);
   const live = brokers?.filter((broker) => broker.live).length, now = balancing.data;
-  const unowned = bundles.byState.unassigned, unserved = health.data?.some((each) => each.subject === "bundles");
+  const unowned = bundles.byState.unassigned - bundles.unasked;
   const leader = useMemo(() => brokers?.find((broker) => broker.leader)?.broker, [brokers]);
   return html`<dl class="figures">
     <div><dt>Brokers</dt><dd class=${brokers && live < brokers.length ? "error" : ""}>${brokers ? `${live} of ${brokers.length} live` : "–"}</dd></div>
     <div><dt>Leader</dt><dd class=${brokers && !leader ? "error" : ""}>${leader ?? (brokers ? "none" : "–")}</dd></div>
     <div><dt>Bundles</dt><dd id="bundle-count">${count(bundles.rows.size)}${bundles.loading ? " …" : ""}</dd></div>
-    <div><dt>Without owner</dt><dd class=${unowned && unserved ? "error" : ""} title=${unowned && !unserved ? "no lookup has asked for them yet" : undefined}>${count(unowned)}</dd></div>
+    <div><dt>Without owner</dt><dd class=${unowned ? "error" : ""} title=${unaskedToo(bundles.unasked)}>${count(unowned)}</dd></div>
     <div><dt>Moving</dt><dd>${count(moving)}</dd></div>
     ${now && html`
       <div><dt>Spread</dt><dd title="fullest broker over the mean, less one">${percent(now.spread)}, ${percent(now.tolerance)} allowed</dd></div>
