@@ -33,7 +33,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access, Gate
-from loadmanager_api.access.rates import rates_of, throttled
+from loadmanager_api.access.rates import lookup_rate, rates_of, throttled
 from loadmanager_api.access.tls import Tls
 from loadmanager_api.audit import Refusals
 from loadmanager_api.groups.members import MembersPath
@@ -99,7 +99,7 @@ def create_app(
 
     names = Names(settings, kept.handover.bind, kept.cluster)
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes, no_room=kept.batches.refusal_by_size)
-    rates = rates_of(settings.http_lookup_rate, time.monotonic)
+    rates = rates_of(lookup_rate(settings), time.monotonic)
     members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)
     lookups = LookupPath(kept.handover, names, members, access, rates, kept.requests)
     calm = throttled(lookups, settings, rates, time.monotonic)

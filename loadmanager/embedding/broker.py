@@ -38,6 +38,7 @@ from loadmanager.embedding.control import Control, StatelessHost
 from loadmanager.embedding.endpoints import Endpoint, closed_endpoint, installed_endpoint
 from loadmanager.embedding.gate import Admission, Gate
 from loadmanager.errors import Conflict, MissingExtra
+from loadmanager.model.boundaries import DEFAULT_BUNDLES
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.by_name import Given, settings_of
@@ -125,7 +126,7 @@ class Embedded:
             if known is not None and known.exists:
                 return
             try:
-                count = node.settings.namespace_default_bundles if bundles is None else bundles
+                count = DEFAULT_BUNDLES if bundles is None else bundles
                 await node.current.operations.create_namespace(namespace, even_boundaries(count))
             except Conflict:
                 return  # another process created it at the same moment

@@ -84,6 +84,16 @@ def rates_of(per_s: float | None, now_s: Clock) -> Rates | None:
     return None if per_s is None else Rates(per_s, now_s)
 
 
+LOOKUPS_FOR_A_REQUEST = 10
+"""A client may look up this many times as often as it may ask for something else, which costs far more."""
+
+
+def lookup_rate(settings: Settings) -> float | None:
+    """The most lookups per second from one client, None if there is no limit."""
+    per_s = settings.http_request_rate
+    return None if per_s is None else LOOKUPS_FOR_A_REQUEST * per_s
+
+
 def throttled(app: Any, settings: Settings, lookups: Rates | None, now_s: Clock) -> Any:
     """The application behind a throttle, if the settings have any limit."""
     others = rates_of(settings.http_request_rate, now_s)

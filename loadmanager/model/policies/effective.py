@@ -73,17 +73,10 @@ def intersects(one: Bundle, other: Bundle) -> bool:
 NAMESPACE_SETTINGS = frozenset(
     {
         "bundle_rest_s",
-        "load_change_percent",
         "merge",
-        "merge_below_percent",
-        "merge_rest_s",
         "namespace_max_bundles",
-        "namespace_min_bundles",
-        "quarantine_deaths",
         "split",
         "split_algorithm",
-        "split_children",
-        "split_hits",
         "split_max_bandwidth_bytes_s",
         "split_max_keys",
         "split_max_rate_msg_s",
@@ -92,7 +85,7 @@ NAMESPACE_SETTINGS = frozenset(
 )
 """Settings that a namespace's policy may override."""
 
-BUNDLE_SETTINGS = NAMESPACE_SETTINGS - {"namespace_max_bundles", "namespace_min_bundles"}
+BUNDLE_SETTINGS = NAMESPACE_SETTINGS - {"namespace_max_bundles"}
 """Settings that a bundle's policy may override."""
 
 Overrides = Mapping[str, float | int | str | bool]
@@ -104,7 +97,7 @@ def overrides_for(policies: Policies, namespace: str, claimed: tuple[BundlePolic
     overrides = dict(named.settings) if named is not None else {}
     for each in reversed(claimed):  # the smallest range takes precedence
         overrides.update(each.settings)
-    return overrides
+    return {name: value for name, value in overrides.items() if name in NAMESPACE_SETTINGS}  # others are removed ones
 
 
 def settings_for(

@@ -37,7 +37,7 @@ PROMISE = Expected(Measure.SPREAD, 0.5, 0.3, 0.1, 0.3)
 def test_settings_that_advice_may_change_are_live_and_their_steps_bounded() -> None:
     for name in NUMBERS | NAMES:
         assert descriptions()[name].live
-    for name in ("balancing", "balancing_review", "advice_apply", "moves_in_flight", "quarantine_deaths", "log"):
+    for name in ("balancing", "balancing_review", "advice_apply", "drain_timeout_s", "log"):
         assert name not in NUMBERS | NAMES
 
 

@@ -18,9 +18,7 @@ from statechannel.law.record import BrokerId
 
 B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(16))
-SETTINGS = Settings(
-    load_window_s=5, load_report_min_interval_s=5, load_report_max_interval_s=900, load_report_threshold_percent=10
-)
+SETTINGS = Settings(load_window_s=5, load_report_max_interval_s=900)
 BUSY = {bundle: BundleLoad(in_rate_msg_s=100, in_rate_bytes_s=100_000) for bundle in BUNDLES[:10]}
 
 
