@@ -215,7 +215,7 @@ class Broker(Embedded):
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: wait until no admitted request of the bundle is in progress. Returns True if none is.
 
-        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before the time-out of `release`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s
@@ -314,7 +314,7 @@ class SyncBroker(Embedded):
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: block until no admitted request of the bundle is in progress. Returns True if none is.
 
-        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before the time-out of `release`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s

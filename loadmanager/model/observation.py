@@ -5,7 +5,7 @@ leaving, its load is subtracted there and added to its destination, until the de
 bundle is moved for the same reason. Each load counts at one broker: the one that reported it, if the bundle is (or is
 about to be) there, else the one where the bundle is. If two brokers still list a bundle that both have lost, the later
 report counts. (A bundle in neither broker's report is missing until its new owner reports, within
-`load_report_min_interval_s` of getting it.)
+the least time between two reports of getting it.)
 
 The memory of recent planned moves is part of the replay (`statechannel.law`) and of snapshots, so a new leader, and a
 broker that has just started, know the earlier moves. This module only limits them to the time in which a move still

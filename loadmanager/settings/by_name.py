@@ -57,7 +57,6 @@ class Given(TypedDict, total=False):
     start_timeout_s: float
     failure_domain: str
     capacity: Mapping[str, float]
-    properties: Mapping[str, str]
     log_format: Literal["console", "json"]
     otlp_endpoint: str
     tls_certificate: str
@@ -99,6 +98,7 @@ class Given(TypedDict, total=False):
     weight_cpu: float
     weight_bandwidth: float
     weight_message_rate: float
+    prefer_later_versions: bool
     placement: str
     shedder_hit_count: int
     shedder_delay_s: float

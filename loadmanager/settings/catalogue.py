@@ -99,7 +99,6 @@ class Place(BaseSettings):
 
     failure_domain: str = fixed("", "rack or zone")
     capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "if not declared, measured")
-    properties: Mapping[str, str] = fixed(dict, "your own; their names are shown, their values are not")
 
 
 class Observing(BaseSettings):
@@ -339,6 +338,9 @@ class Balancing(BaseSettings):
     )
     weight_message_rate: float = live(
         1.0, "weight of messages, where a capacity is declared", "has no effect until one is declared", ge=0, le=10
+    )
+    prefer_later_versions: bool = live(
+        False, "bundles go to brokers of the newest release only", PULSAR, pulsar="preferLaterVersions"
     )
     placement: str = live(
         "least-loaded",

@@ -6,12 +6,17 @@ They are no settings: the environment, the command line, the cluster's settings 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
 
 class Constants(BaseSettings):
     """What only code may give to `Settings`."""
+
+    properties: Mapping[str, str] = Field(default_factory=dict)
+    """A service's own, for its code at other brokers (`Registration.properties`); others see their names only."""
 
     http_connections: int = Field(4_096, ge=16, le=100_000)
     """The most connections, or what the process has file descriptors for; 16 more answer health and metrics."""
@@ -43,8 +48,6 @@ class Constants(BaseSettings):
     """Bundles in a report of the hottest: with Pulsar's 10 per report, all may be resting after a restart."""
     weight_memory: float = 0.0
     """The weight of memory: a process's use of it does not fall when a bundle leaves."""
-    prefer_later_versions: bool = False
-    """Bundles go to brokers of the newest release only; Pulsar's default."""
 
     split_interval_s: float = 60.0
     """Between two looks at the bundles; Pulsar's default."""

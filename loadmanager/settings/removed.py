@@ -50,9 +50,9 @@ REMOVED: Mapping[str, str] = {
     "namespace_default_bundles": f"fixed at 4, {PULSARS_DEFAULT}: give a number where you create a namespace",
     "namespace_min_bundles": "fixed at 4: the number that a namespace is created with",
     "placement_margin_percent": f"fixed at 10 %, {PULSARS_DEFAULT}",
-    "prefer_later_versions": f"always off, {PULSARS_DEFAULT}",
     "probe_interval_s": "fixed at 0.25 s: each connection stays open as long, and a crash ends it",
     "probe_refusals": "fixed at 2: one refusal may come from a full backlog",
+    "properties": "none: a service in Python gives its own with `Settings(properties=…)`",
     "publish_limit": "fixed at 20,000: it bounds memory, far above what a broker needs",
     "publish_timeout_s": "fixed at 5 s: longer than any leader election in the log",
     "quarantine_deaths": "fixed at 3: two crashes may be chance",
@@ -125,7 +125,6 @@ PULSARS: Mapping[str, str] = {
     "minUnloadMessage": "unload_min_rate_msg_s",
     "minUnloadMessageThroughput": "unload_min_throughput_bytes_s",
     "namespaceBundleUnloadingTimeoutMs": "host_release_timeout_s",
-    "preferLaterVersions": "prefer_later_versions",
 }
 """Pulsar's names of these."""
 

@@ -618,7 +618,7 @@ def _notes(situation: Situation, bundle: Bundle, whereabouts: Whereabouts) -> li
         notes.append(f"the model of that round is not available ({reason}): there are no numbers and no changes")
     elif bundle not in situation.rows and whereabouts.exists:
         notes.append(
-            "its owner did not report it among its hottest bundles (load_top_bundles), so no round weighed it: "
+            "its owner did not report it among its 25 hottest bundles, so no round weighed it: "
             "its load counts as foreign there"
         )
     return notes

@@ -29,7 +29,7 @@ _STRATEGY = "balancing_strategy"
 NOT_PLAYED = frozenset(
     {
         *("balancing", "balancing_review", "load_window_s", "load_report_max_interval_s"),
-        *("lookup_timeout_s", "drain_timeout_s"),
+        *("prefer_later_versions", "lookup_timeout_s", "drain_timeout_s"),
     }
 )
 NOT_PLAYED_KINDS = ("advice_", "host_", "merge", "namespace_", "split")

@@ -127,9 +127,7 @@ def why_not_merged(
     rested_s = 0.0 if since is None else now_s - since.since_s
     if rested_s < settings.merge_rest_s:
         return f"{MergeRule.REST}: cold for {rested_s:.0f} s of {settings.merge_rest_s:g} s"
-    return (
-        "cold and at rest; it waits for a neighbour that is so too, for room above namespace_min_bundles, or its turn"
-    )
+    return "cold and at rest; it waits for a neighbour that is so too, for more than the fewest bundles, or its turn"
 
 
 def _not_cold(view: MergeView, bundle: Bundle, settings: Settings) -> MergeRule | None:

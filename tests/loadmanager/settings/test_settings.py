@@ -107,7 +107,8 @@ def test_what_was_a_setting_is_refused_with_what_holds_now(monkeypatch: pytest.M
 def test_no_constant_is_a_setting_and_each_says_its_value():
     for name, field in Constants.model_fields.items():
         assert name not in descriptions()
-        assert f"fixed at {field.default:,g}" in REMOVED[name].replace(" %", "") or name == "weight_memory"
+        if name not in ("properties", "weight_memory"):
+            assert f"fixed at {field.default:,g}" in REMOVED[name]
 
 
 def test_there_are_no_more_settings_than_a_person_can_know():
