@@ -97,7 +97,7 @@ def overrides_for(policies: Policies, namespace: str, claimed: tuple[BundlePolic
     overrides = dict(named.settings) if named is not None else {}
     for each in reversed(claimed):  # the smallest range takes precedence
         overrides.update(each.settings)
-    return {name: value for name, value in overrides.items() if name in NAMESPACE_SETTINGS}  # others are removed ones
+    return overrides
 
 
 def settings_for(

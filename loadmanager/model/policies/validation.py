@@ -211,8 +211,6 @@ def _settings(overrides: Overrides, allowed: Collection[str], wanted: Settings |
     settings = wanted or _DEFAULTS
     for name, value in overrides.items():
         if (why := why_removed(name)) is not None:
-            if wanted is None:
-                continue  # written by an earlier release, and not used
             raise Invalid(f"settings: {why}")
         if name not in allowed:
             why = "holds for the whole cluster" if name in descriptions() else "does not exist"

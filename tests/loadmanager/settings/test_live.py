@@ -118,17 +118,19 @@ async def test_nothing_is_written_that_does_not_go_with_the_rest(tmp_path: Path)
 
 
 async def test_what_another_release_wrote_is_noted_once_and_left_out(tmp_path: Path) -> None:
+    written = {"of_tomorrow": b'{"value":1}', "split": b'{"value":"often"}', "merge": b'{"much":1}'}
     async with process(tmp_path) as one:
-        for name, raw in (("of_tomorrow", b'{"value":1}'), ("split", b'{"value":"often"}'), ("merge", b'{"much":1}')):
+        for name, raw in (written | {"split_hits": b'{"value":5}'}).items():
             entry = Entry(f"foreign-{name}", name, 0, msgspec.Raw(raw), "tomorrow")
             await one.log.append(SETTINGS_TOPIC, 0, [Payload(name.encode(), msgspec.json.encode(entry))])
         await one.live.set("balancing", False, seen=None, author="ann", reason="")
         await one.live.set("balancing", True, seen=None, author="ann", reason="")
         assert one.live.current == Settings()
-        assert set(one.live.ignored) == {"of_tomorrow", "split"}
+        assert set(one.live.ignored) == {"of_tomorrow", "split", "split_hits"}
         noted = "\n".join(one.notes)
-        assert len(one.notes) == 3
+        assert len(one.notes) == 4
         assert "of_tomorrow is left out here: this release has no such setting" in noted
+        assert "split_hits is left out here: split_hits cannot be set: fixed at 3" in noted
         assert "merge is of another release and cannot be read" in noted
         await one.live.set("split", False, seen=1, author="ann", reason="mend it")
         assert one.live.current.split is False
