@@ -101,8 +101,6 @@ def named(name: str) -> Named:
 
 def changeable(name: str) -> Named:
     """As `named`, but raises Invalid for settings that cannot change while brokers run."""
-    if (why := why_removed(name)) is not None:
-        raise Invalid(why)
     found = named(name)
     if not found.setting.live:
         ours = found.setting.name

@@ -100,7 +100,7 @@ def test_what_has_no_counterpart_says_what_to_do_instead(name: str) -> None:
 def test_what_was_a_setting_says_what_holds_now(name: str) -> None:
     with pytest.raises(NotFound, match=f"^{name} cannot be set: "):
         named(name)
-    with pytest.raises(Invalid, match=f"^{name} cannot be set: "):
+    with pytest.raises(NotFound, match=f"^{name} cannot be set: "):
         changeable(name)
     assert REMOVED[PULSARS.get(name, name)] in (why_removed(name) or "")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadmanager import Broker, Bundle
-from loadmanager.errors import Invalid, LoadManagerError
+from loadmanager.errors import Invalid, LoadManagerError, NotFound
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
@@ -129,7 +129,7 @@ async def test_load_data_live_as_long_as_the_settings_say_now(brokers: list[Brok
     await set_(one, "load_report_max_interval_s", 0.25)
     await until(lambda: "ghost:1" not in other.node.views.brokers)
     await until(lambda: one.name in other.node.views.brokers)
-    with pytest.raises(Invalid, match="load_ttl_s cannot be set: twice load_report_max_interval_s"):
+    with pytest.raises(NotFound, match="load_ttl_s cannot be set: twice load_report_max_interval_s"):
         await set_(other, "load_ttl_s", 0.3)
 
 
