@@ -18,7 +18,7 @@ class Constants(BaseSettings):
     properties: Mapping[str, str] = Field(default_factory=dict)
     """A service's own, for its code at other brokers (`Registration.properties`); others see their names only."""
 
-    http_connections: int = Field(4_096, ge=16, le=100_000)
+    http_connections: int = Field(default=4_096, ge=16, le=100_000)
     """The most connections, or what the process has file descriptors for; 16 more answer health and metrics."""
     http_head_limit_bytes: int = 32_768
     """Of a request line and its headers: the longest topic names take a tenth of it."""
@@ -31,7 +31,7 @@ class Constants(BaseSettings):
     http_idle_timeout_s: float = 75.0
     """Until a connection without a request is closed: above the 60 s after which proxies close theirs."""
 
-    clock_drift: float = Field(0.05, ge=0.001, le=0.2)
+    clock_drift: float = Field(default=0.05, ge=0.001, le=0.2)
     """One clock may run faster than another by this fraction: far more than any quartz drifts. The log agrees on it."""
     recovery_grace_s: float = 150.0
     """The wait for brokers after the coordination service returned: enough for a whole cluster to return."""

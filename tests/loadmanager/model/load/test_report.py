@@ -114,8 +114,8 @@ def test_it_reports_a_change_beyond_the_threshold_and_says_which(then: Sample, w
 
 
 def test_a_change_waits_for_the_minimum_interval() -> None:
-    assert isinstance(after(sample(), sample(cpu=90), 4_999), Hold)
-    assert isinstance(after(sample(), sample(cpu=90), 5_001), Publish)
+    assert isinstance(after(sample(), sample(cpu=90), 833), Hold)
+    assert isinstance(after(sample(), sample(cpu=90), 834), Publish)
 
 
 @pytest.mark.parametrize("then", [sample(cpu=29.9), sample(cpu=10.1), sample(memory=19)])
