@@ -55,15 +55,15 @@ def _stanza(text: str) -> str:
 
 def settings() -> str:
     ours = {name: each for each in descriptions().values() for name in each.pulsar}
-    lines = ["| PIP-192 | its default | here | default | unit |", "|---|---|---|---|---|"]
+    lines = ["| PIP-192 | its default | here | default |", "|---|---|---|---|"]
     for name, default in PROPOSED.items():
         if name in ours:
             each = ours[name]
-            lines.append(f"| `{name}` | {default} | `{each.name}` | {shown(each.default)} | {each.unit} |")
+            lines.append(f"| `{name}` | {default} | `{each.name}` | {shown(each.default)} {each.unit}".rstrip() + " |")
         elif name in PULSARS:
-            lines.append(f"| `{name}` | {default} | {REMOVED[PULSARS[name]]} | | |")
+            lines.append(f"| `{name}` | {default} | {REMOVED[PULSARS[name]]} | |")
         else:
-            lines.append(f"| `{name}` | {default} | none: {ELSEWHERE[name]} | | |")
+            lines.append(f"| `{name}` | {default} | none: {ELSEWHERE[name]} | |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Draws the table and the diagram of `docs/plans.md`, and what `docs/advice.md` says that advice may change.
+"""Draws the table of `docs/plans.md`, and what `docs/advice.md` says that advice may change.
 
 `python docs/draw_plans.py` writes the pages; with `--check` it writes nothing and exits 1 if one is stale.
 """
@@ -30,12 +30,6 @@ def steps() -> str:
     return "\n".join(lines)
 
 
-def diagram() -> str:
-    """An arrow for each row that leads somewhere else."""
-    arrows = dict.fromkeys(f"    {r.state} --> {r.next}: {r.action}" for r in PLAN_TABLE if r.state is not r.next)
-    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> proposed: propose", *arrows, "```"])
-
-
 def settings() -> str:
     """What advice may change, in the order of the settings."""
     numbers = ", ".join(f"`{name}`" for name in descriptions() if name in NUMBERS)
@@ -45,5 +39,5 @@ def settings() -> str:
 
 
 if __name__ == "__main__":
-    draw(PLANS, {"steps": steps, "diagram": diagram})
+    draw(PLANS, {"steps": steps})
     draw(ADVICE, {"settings": settings})

@@ -31,7 +31,7 @@ RESULT = {
     Then.AIM_TO: "target is `to`",
     Then.KEEP: "holder stays",
     Then.KEEP_BOTH: "holder and target stay",
-    Then.NOBODY: "nobody holds it",
+    Then.NOBODY: "no holder",
 }
 
 
@@ -47,7 +47,7 @@ def if_(guard: Guard | None) -> str:
 def states_table() -> str:
     lines = ["| state | who may serve | in flight |", "|---|---|---|"]
     for state in State:
-        serves = "the holder" if state in SERVING_STATES else "nobody"
+        serves = "the holder" if state in SERVING_STATES else "no broker"
         if state is State.ASSIGNING:
             serves = "the holder, once it has acquired"
         lines.append(f"| {state} | {serves} | {'yes' if state in IN_FLIGHT else ''} |")

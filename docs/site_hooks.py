@@ -31,6 +31,8 @@ ROOT_PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+LINKED = {**ROOT_PAGES, "docs/rest_page.py": "reference/rest.md"}
+"""Pages of the site by what the repository has in their place."""
 API = {
     "In a service": "loadmanager",
     "Stores with fences": "loadmanager.fencing",
@@ -72,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if not path.exists():
             return found[0]  # mkdocs complains
         name = path.relative_to(ROOT).as_posix()
-        built = ROOT_PAGES.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
+        built = LINKED.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
         if name == "docs/decisions":
             built = "decisions/index.md"
         if not built:

@@ -41,7 +41,7 @@ PHRASES = {
 }
 """What a native reader stumbles over, and what to write, in all that people read of the product."""
 PHRASE = re.compile(r"\b(?:[Ss]omebody|[Aa]nybody|[Ww]hoever|[Aa]new|[Ff]or ever)\b")
-STORED = {"somebody at", '"somebody"', "'anew'", "Who somebody is", "kills whoever takes it"}
+STORED = {"somebody at", '"somebody"', "'anew'", "kills whoever takes it"}
 """Names in records, output that scripts read, anchors."""
 
 ANYWHERE = [word.encode() for word in RETIRED]

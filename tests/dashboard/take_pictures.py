@@ -13,7 +13,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from loadmanager.model.host import BundleLoad
 from statechannel.law.bundle import Bundle
@@ -78,6 +78,7 @@ async def _picture(
     page = await browser.new_page(color_scheme=theme, viewport=size)  # pyright: ignore
     await page.goto(f"{url}/#/{view}")
     await page.wait_for_timeout(1000 * wait_s)
+    await expect(page.get_by_text("reading …")).to_have_count(0, timeout=60_000)
     await page.screenshot(path=PICTURES / f"dashboard-{name}.png")
     await page.close()
 

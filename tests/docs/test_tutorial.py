@@ -1,4 +1,4 @@
-"""docs/tutorial.md as a reader follows it: the files are taken from the page, and its commands are run in one shell."""
+"""docs/tutorial.md as a reader follows it: files from the page and copied ones; its commands are run in one shell."""
 
 from __future__ import annotations
 
@@ -26,12 +26,19 @@ pytestmark = [pytest.mark.xdist_group("tutorial"), pytest.mark.timeout(2 * PATIE
 
 
 def files() -> dict[str, str]:
-    """Each file of the page: its pieces in their order, as a reader copies them one below the other."""
+    """Each file that the page has whole: its pieces in their order, as a reader copies them one below the other."""
     pieces: dict[str, list[str]] = {}
     for block in blocks(PAGE):
-        if block.language == "python":
+        if block.language == "python" and "/" not in block.title:
             pieces.setdefault(block.title, []).append(block.text)
     return {name: "\n".join(texts) for name, texts in pieces.items()}
+
+
+def copied() -> dict[str, str]:
+    """The files that the page tells to copy from the repository."""
+    commands = "\n".join(block.text for block in blocks(PAGE) if block.language == "bash")
+    names = re.findall(r"\.\./loadmanager/examples/game_rooms/(\w+\.py)", commands)
+    return {name: (EXAMPLES / name).read_text() for name in names}
 
 
 def code_lines(text: str) -> list[str]:
@@ -58,9 +65,9 @@ class Ports:
         return re.sub("|".join(map(re.escape, self._by_shown)), lambda found: self._by_shown[found[0]], text)
 
 
-def test_the_page_shows_all_of_the_example_literally():
+def test_the_page_shows_or_copies_each_file_of_the_example():
     shown = files()
-    assert set(shown) == {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
+    assert shown.keys() | copied().keys() == {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
     for name, text in shown.items():
         assert code_lines(text) == code_lines((EXAMPLES / name).read_text()), name
 
@@ -68,7 +75,7 @@ def test_the_page_shows_all_of_the_example_literally():
 @pytest.mark.slow
 def test_the_commands_do_what_the_page_says(tmp_path: Path):
     ports = Ports()
-    for name, text in files().items():
+    for name, text in (files() | copied()).items():
         (tmp_path / name).write_text(ports.put(text))
     told = run(tmp_path, ports)
     assert told.count("0 lost, 0 doubled") == 3, told

@@ -1,6 +1,6 @@
 """Which role each route needs, and where. A route without a rule is refused when the application is made.
 
-`RULES` is the whole policy of the interface; docs/security.md is drawn from it. Its paths use kinds of parameters of
+`RULES` is the whole policy of the interface; docs/rest_page.py shows it. Its paths use kinds of parameters of
 our own: what stands in the braces of `/v1/policies/{kind}/{name:document}`.
 """
 

@@ -54,7 +54,7 @@ class Role(BaseModel):
 
 
 class Me(BaseModel):
-    """The sender. Without `authentication` everybody is admin, and `principal` is not proven."""
+    """The sender. Where clients need not authenticate, each is admin, and `principal` is not proven."""
 
     principal: str
     how: str

@@ -281,7 +281,7 @@ async def health(node: AnyNode) -> str:
 @router.get("/brokers/ready", response_class=PlainTextResponse)
 @on_http_loop
 async def ready(node: AnyNode) -> str:
-    """Answer `ok` once this broker is registered and acts. Else 503."""
+    """Answer `ok` once this broker is registered, acts, and has keys to verify tokens if it takes any. Else 503."""
     check_ready(node)
     return "ok"
 
@@ -289,7 +289,10 @@ async def ready(node: AnyNode) -> str:
 @router.get("/brokers/live", response_class=PlainTextResponse)
 @on_http_loop
 async def live(node: AnyNode) -> str:
-    """Answer `ok` while the control loop turns, whatever log and coordination do. Else 503: restart the process."""
+    """Answer `ok` while the control loop turns, whatever log and coordination do.
+
+    503 after `session_timeout_s` without a turn: restart the process.
+    """
     check_live(node)
     return "ok"
 

@@ -190,7 +190,9 @@ async def unload_bundle(
     destination: Destination = None,
     force: Force = False,
 ) -> None:
-    """Transfer the bundle to `destinationBroker`; without one, unload it from its owner, if it has one.
+    """Transfer the bundle to `destinationBroker`, also if it has no owner; without one, unload it from its owner.
+
+    Answers when the bundle has arrived.
 
     409 if the destination owns it already, is not registered, is draining or does not answer, or if a policy forbids
     the transfer (the answer names the rule; `force` overrides it). 404 if there is no such bundle.
@@ -317,7 +319,10 @@ async def list_topics(node: TheNode, acting: Acting, domain: str, tenant: str, n
 async def create_topic(
     node: TheNode, acting: Acting, author: Author, domain: str, tenant: str, namespace: str, topic: str
 ) -> None:
-    """Keep the name of a topic. 409 if it is there. The body, Pulsar's properties, is ignored."""
+    """Keep the name of a topic, at most 10,000 of a namespace; a topic needs no creation. 409 if it is there.
+
+    The body, Pulsar's properties, is ignored.
+    """
     await node.told_topics.tell(_topic(acting, domain, tenant, namespace, topic), 0, author)
 
 

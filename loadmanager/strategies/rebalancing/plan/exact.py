@@ -289,14 +289,17 @@ def _make_moves(draft: Draft, subproblem: Subproblem, places: Ints) -> bool:
 
 
 def _whole_gain(draft: Draft, subproblem: Subproblem, places: Ints) -> float:
-    """By how much the whole objective falls; the program omits its squares and idle brokers."""
+    """The fall of the whole objective, of which the program omits squares and idle brokers."""
     k, b = subproblem.allowed.shape
     at = np.arange(k)
     shift = np.zeros((k, b))
     shift[at, places] += 1
     shift[at, subproblem.home] -= 1
     after = (draft.usage[:, subproblem.brokers] + (subproblem.part * shift).sum(axis=1)).max(axis=0)
-    gain = -float(subproblem.cost[at, places].sum())
+    peak, scale = draft.peak.copy(), draft.scale
+    peak[subproblem.brokers] = after
+    above = scale.takes_part & (peak - scale.ceiling > EPSILON)
+    gain = UNEVEN * (len(draft.uneven) - len(np.unique(scale.pool[above]))) - float(subproblem.cost[at, places].sum())
     for position, broker in enumerate(subproblem.brokers.tolist()):
         count = int(draft.bundles[broker])
         gain += draft.costs.usage(broker, float(draft.peak[broker]), count)
