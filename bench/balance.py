@@ -19,20 +19,27 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.figures import emit, finite
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.cluster import Conditions
-from loadmanager.strategies.playground.measures import PULSAR, Measures, Summary, games, summaries
+from loadmanager.strategies.playground.measures import Measures, Summary, games, summaries
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads import WORKLOADS
+from loadmanager.strategies.rebalancing.pulsar.avg import Avg
+from loadmanager.strategies.rebalancing.pulsar.shedder import Tuning
+from loadmanager.strategies.rebalancing.pulsar.shedding import Threshold, Uniform
+from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
+from loadmanager.strategies.rebalancing.strategy import Strategy
+from loadmanager.strategies.registry import Evacuating
 
 SEEDS = range(1, 4)
 FIELD = Conditions(delay_rounds=1, stale_rounds=1, top_bundles=25, noise=0.2)
-TUNED = Settings(
-    shedder_target_std=0.03, shedder_hit_count=0, shedder_delay_s=0, shedder_max_brokers=10, shedder_history=0.0,
-    shedder_threshold_percent=3, shedder_lower_boundary=True, uniform_rate_percent=10, uniform_throughput_factor=1.1,
-    unload_max_fraction=0.5, unload_min_rate_msg_s=100, avg_low_percent=3, avg_low_hits=1, avg_high_percent=10,
-    avg_high_hits=1,
+ITS_SETTINGS = Settings(shedder_hit_count=0, shedder_delay_s=0)
+TUNING = Tuning(
+    target_std=0.03, max_brokers=10, history=0.0, threshold_percent=3, lower_boundary=True, rate_percent=10,
+    throughput_factor=1.1, unload_fraction=0.5, unload_min_rate_msg_s=100, low_percent=3, low_hits=1, high_percent=10,
+    high_hits=1,
 )  # fmt: skip
 """With which Pulsar's strategies come as near to our tolerance as they can."""
 OURS = "plan"
+THEIRS = (Avg, Threshold, Transfer, Uniform)
 AS_LITTLE = 1.02
 OF_THE_BOUND = 1.05
 FIELD_ABOVE_PERCENT = 10.0
@@ -51,7 +58,7 @@ def run(kind: str) -> None:
     begin = time.perf_counter()
     for name, conditions in (("exact", Conditions()), ("field", FIELD)):
         ours = play_all([OURS], SEEDS, Settings(), conditions)
-        theirs = play_all(sorted(PULSAR - {"overload"}), SEEDS, TUNED, conditions)
+        theirs = play_all([Evacuating(each(TUNING)) for each in THEIRS], SEEDS, ITS_SETTINGS, conditions)
         rows = summaries([*ours, *theirs])
         for each in rows:
             emit(
@@ -70,7 +77,7 @@ def run(kind: str) -> None:
 
 
 def play_all(
-    strategies: Sequence[str], seeds: Iterable[int], settings: Settings, conditions: Conditions
+    strategies: Sequence[str | Strategy], seeds: Iterable[int], settings: Settings, conditions: Conditions
 ) -> list[Measures]:
     """The figures of every game."""
     playing = games(strategies, list(WORKLOADS), seeds, Size(), settings, conditions=conditions)

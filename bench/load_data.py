@@ -165,8 +165,7 @@ def _node(where: Carrier, top: int) -> Node:
         development=True,
         balancing=False,
         load_top_bundles=top,
-        load_report_min_interval_s=REPORT_S,
-        load_window_s=1.0,
+        load_window_s=6 * REPORT_S,
         proof_validity_s=10.0,  # a dozen brokers share the loop and two cores
         session_timeout_s=20.0,
     )

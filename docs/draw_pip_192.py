@@ -13,6 +13,7 @@ from drawing import draw
 
 from loadmanager.settings import descriptions
 from loadmanager.settings.names import ELSEWHERE
+from loadmanager.settings.removed import PULSARS, REMOVED
 
 PAGE = Path(__file__).with_name("pip-192.md")
 SCENARIOS = PAGE.parents[1] / "tests" / "scenarios"
@@ -59,6 +60,8 @@ def settings() -> str:
         if name in ours:
             each = ours[name]
             lines.append(f"| `{name}` | {default} | `{each.name}` | {shown(each.default)} {each.unit}".rstrip() + " |")
+        elif name in PULSARS:
+            lines.append(f"| `{name}` | {default} | {REMOVED[PULSARS[name]]} | |")
         else:
             lines.append(f"| `{name}` | {default} | none: {ELSEWHERE[name]} | |")
     return "\n".join(lines)

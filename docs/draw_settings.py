@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings
 
 from loadmanager.settings import Description, Settings, descriptions
 from loadmanager.settings.names import ELSEWHERE
+from loadmanager.settings.removed import PULSARS, REMOVED
 
 PAGE = Path(__file__).with_name("settings.md")
 
@@ -100,7 +101,25 @@ def first_table() -> str:
     )
 
 
-DRAWINGS = {"first": first_table, "settings": settings_tables, "words": words_table, "elsewhere": elsewhere_table}
+def removed_table() -> str:
+    return "\n".join(
+        ["| name | what holds |", "|---|---|", *(f"| `{name}` | {holds} |" for name, holds in REMOVED.items())]
+    )
+
+
+def fixed_table() -> str:
+    lines = ["| Pulsar's | here |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {REMOVED[ours]} |" for name, ours in PULSARS.items())])
+
+
+DRAWINGS = {
+    "first": first_table,
+    "settings": settings_tables,
+    "words": words_table,
+    "elsewhere": elsewhere_table,
+    "fixed": fixed_table,
+    "removed": removed_table,
+}
 
 
 if __name__ == "__main__":

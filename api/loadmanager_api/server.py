@@ -33,7 +33,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.settings import Settings
 from loadmanager_api.access.access import Access, Gate
-from loadmanager_api.access.rates import Rates, Throttle
+from loadmanager_api.access.rates import LOOKUPS_FOR_A_REQUEST, Rates, Throttle
 from loadmanager_api.access.tls import Tls
 from loadmanager_api.audit import Refusals
 from loadmanager_api.groups.members import MembersPath
@@ -99,7 +99,8 @@ def create_app(
 
     names = Names(settings, kept.handover.bind, kept.cluster)
     bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes, no_room=kept.batches.refusal_by_size)
-    limits = (settings.http_lookup_rate, settings.http_request_rate)
+    per_s = settings.http_request_rate
+    limits = (None, None) if per_s is None else (LOOKUPS_FOR_A_REQUEST * per_s, per_s)
     rates, others = (None if limit is None else Rates(limit, time.monotonic) for limit in limits)
     members = MembersPath(kept.node, bounded, kept.closing, kept.counts, access, unsent_bytes)
     lookups = LookupPath(kept.handover, names, members, access, rates, kept.requests)

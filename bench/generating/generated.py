@@ -41,7 +41,7 @@ GOLD = {
     "bundle_minute": ("bundle_total", minutes.bundle_minutes(), ("bundle_load", "transition")),
 }
 """Of each gold table the reports, the text, and what else that reads."""
-TTL_US = round(Settings.model_fields["load_ttl_s"].default * 1e6)
+TTL_US = round(Settings.model_construct().load_ttl_s * 1e6)
 
 
 def in_force(world: World) -> str:

@@ -40,7 +40,7 @@ from loadmanager.cluster.load_reports import LoadService
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.operation_log import OperationLog
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.cluster.suspicion import Suspicion
+from loadmanager.cluster.suspicion import PROBE_INTERVAL_S, PROBE_REFUSALS, Suspicion
 from loadmanager.cluster.told_topics import ToldTopics
 from loadmanager.cluster.usage_history import UsageHistory
 from loadmanager.cluster.views import Views
@@ -273,8 +273,8 @@ class Incarnation:
             deps.peers,
             deps.views.suspicions,
             world.probe,
-            interval_s=settings.probe_interval_s,
-            refusals=settings.probe_refusals,
+            interval_s=PROBE_INTERVAL_S,
+            refusals=PROBE_REFUSALS,
         )
 
     def _decided(self, done: Round, took_s: float) -> None:
@@ -453,11 +453,7 @@ class Node:
         )
         self.channel = Channel(
             world.log,
-            ChannelSettings(
-                partitions=settings.partitions,
-                publish_timeout_s=settings.publish_timeout_s,
-                publish_limit=settings.publish_limit,
-            ),
+            ChannelSettings(partitions=settings.partitions, publish_timeout_s=settings.publish_timeout_s),
             nonce=world.nonce,
             wall_ms=world.wall_ms,
             newest_version=world.newest_version,
@@ -475,9 +471,7 @@ class Node:
         self.usage_history = UsageHistory(lambda: self.settings, self.policies.current, world.wall_ms)
         self.views.brokers.on_change(self.usage_history.take)
         self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
-        self.decisions = DecisionLog(
-            world.log, lambda: self.settings.decision_retention_s, self.time.now_ms, world.run_blocking
-        )
+        self.decisions = DecisionLog(world.log, self.time.now_ms, world.run_blocking)
         self.audit = AuditLog(world.log, lambda: self.settings.audit_retention_s, self.time.now_ms, world.nonce)
         self.operation_log = OperationLog(world.log, world.wall_ms, world.nonce)
         self.told_topics = ToldTopics(world.log, world.wall_ms, world.nonce)

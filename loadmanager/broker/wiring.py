@@ -20,6 +20,7 @@ from loadmanager.diagnostics.check import Auditor
 from loadmanager.diagnostics.redaction import redact_text
 from loadmanager.errors import Invalid, install_line, needs_extra
 from loadmanager.settings import MAX_PORT, Settings
+from loadmanager.settings.catalogue import TOMBSTONE_S
 from loadmanager.strategies.rebalancing.plan.exact import SOLVER_INSTALLED
 from statechannel.audit import Finding
 from statechannel.ports import Coordination, Log
@@ -63,11 +64,7 @@ def open_log(settings: Settings) -> Log:
     if scheme == "sqlite":
         from statechannel.adapters.sqlite.log import SqliteLog
 
-        return SqliteLog(
-            file_of(settings.log),
-            tombstone_s=settings.tombstone_delay_s,
-            compaction_lag_s=settings.compaction_lag_s,
-        )
+        return SqliteLog(file_of(settings.log), tombstone_s=TOMBSTONE_S)
     if scheme == "kafka":
         with needs_extra("kafka", repr(redact_text(settings.log))):
             from statechannel.adapters.kafka.log import KafkaLog
@@ -78,8 +75,7 @@ def open_log(settings: Settings) -> Log:
             replication=1 if settings.development else settings.replication,
             min_insync=1 if settings.development else settings.min_insync_replicas,
             development=settings.development,
-            tombstone_s=settings.tombstone_delay_s,
-            compaction_lag_s=settings.compaction_lag_s,
+            tombstone_s=TOMBSTONE_S,
             client_settings=settings.kafka,
         )
     raise _no_log(settings)
@@ -204,7 +200,6 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
             replication=1 if settings.development else settings.replication,
             min_insync=1 if settings.development else settings.min_insync_replicas,
             development=settings.development,
-            compaction_lag_s=settings.compaction_lag_s,
             client_settings=settings.kafka,
         ):
             yield finding

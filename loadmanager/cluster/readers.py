@@ -1,6 +1,6 @@
 """Registered readers of the channel's log and their positions: nothing that they still want is trimmed.
 
-Decides which registrations are accepted. A registration lasts for `reader_ttl_s` from when a broker read it, by elapsed
+Decides which registrations are accepted. A registration lasts for `READER_TTL_S` from when a broker read it, by elapsed
 time, so that a forgotten reader does not hold the log; registering again renews it. `retention.py` decides how far the
 log is trimmed.
 """
@@ -18,6 +18,8 @@ from statechannel.runtime.view import TableView
 
 TOPIC = "channel-readers"
 READERS_AT_MOST = 100
+READER_TTL_S = 2_592_000.0
+"""A registration that is not renewed ends after 30 days: longer than any holiday of a reader."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 

@@ -50,6 +50,12 @@ Probe = Callable[[Peer, float], Awaitable[Answer]]
 """Connects, and keeps the connection for so many seconds unless it ends."""
 
 
+PROBE_INTERVAL_S = 0.25
+"""Between two connections to another broker's port: each stays open as long, and a crash ends it."""
+PROBE_REFUSALS = 2
+"""Refused connections in a row that raise suspicion: one may come from a full backlog. An ended one counts as one."""
+
+
 async def probe_port(peer: Peer, keep_s: float) -> Answer:
     """Connect to the broker's admin port, and keep the connection for `keep_s` unless the other end closes it."""
     address = peer.registration.admin_url.rpartition("//")[2] or peer.broker.name

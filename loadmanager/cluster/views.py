@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadmanager.cluster.readers import READER_TTL_S, ChannelReader
 from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
-from loadmanager.cluster.readers import ChannelReader
 from loadmanager.cluster.suspicion import SuspicionReport
 from loadmanager.errors import Unavailable
 from loadmanager.model.load import (
@@ -86,7 +86,7 @@ class Views:
         self.bundles = top_bundles(log, settings, wall_ms)
         decode = msgspec.json.Decoder(SuspicionReport).decode
         self.suspicions: TableView[SuspicionReport] = _view(log, SUSPICIONS_TOPIC, decode, SUSPICION_TTL_S, wall_ms)
-        self.readers = readers_view(log, settings.reader_ttl_s)
+        self.readers = readers_view(log, READER_TTL_S)
         self._all = (self.brokers, self.bundles, self.suspicions, self.readers)
 
     @property

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 DECISIONS_TOPIC = "decisions"
 DECISIONS = TopicSpec(DECISIONS_TOPIC, partitions=1)
+RETENTION_S = 604_800.0
+"""Younger decisions are kept: a week, as the channel's log, since an explanation needs both."""
 PLACES_KEPT = 10_000
 LISTED_AT_MOST = 1_000
 READ_AT_ONCE = 50
@@ -39,21 +41,21 @@ OUT_OF_ORDER = 8
 
 
 class DecisionLog:
-    """The log of decisions; call `open()` first, and all methods on the log's loop. Each trim calls `retention_s`."""
+    """The log of decisions; call `open()` first, and all methods on the log's loop."""
 
     def __init__(
         self,
         log: Log,
-        retention_s: Callable[[], float],
         now_ms: Callable[[], int | None],
         run_blocking: Blocking = at_once,
         topic: str = DECISIONS_TOPIC,
+        retention_s: float = RETENTION_S,
     ) -> None:
         self._journal: Journal[DecisionRecord] = Journal(
             log,
             topic,
             _readable,
-            retention_s=retention_s,
+            retention_s=lambda: retention_s,
             now_ms=now_ms,
             run_blocking=run_blocking,
             seen=self._keep_place,

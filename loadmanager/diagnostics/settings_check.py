@@ -24,7 +24,6 @@ def check_settings(settings: Settings) -> list[Finding]:
         *_sessions(settings),
         *_failover(settings),
         *_hooks(settings),
-        *_leading(settings),
         *_keeping(settings),
         *_stores(settings),
         *_strategies(settings),
@@ -43,10 +42,6 @@ def _sessions(s: Settings) -> Iterator[Finding]:
         yield Finding("settings: sessions", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: sessions", Severity.OK, found)
-    if s.recovery_grace_s < 2 * s.session_timeout_s:
-        found = f"recovery_grace_s={s.recovery_grace_s:g}, session_timeout_s={s.session_timeout_s:g}"
-        advice = "set recovery_grace_s to several session timeouts: brokers need time to come back"
-        yield Finding("settings: recovery", Severity.WARNING, found, advice)
 
 
 def _failover(s: Settings) -> Iterator[Finding]:
@@ -61,28 +56,19 @@ def _failover(s: Settings) -> Iterator[Finding]:
 
 
 def _hooks(s: Settings) -> Iterator[Finding]:
-    slowest = max(s.host_prepare_timeout_s, s.host_acquire_timeout_s, s.host_release_timeout_s)
-    found = f"in_flight_timeout_s={s.in_flight_timeout_s:g}, the longest hook may take {slowest:g} s"
-    if s.in_flight_timeout_s <= slowest:
-        advice = "set in_flight_timeout_s above every host_*_timeout_s: otherwise the leader gives up healthy moves"
+    found = f"in_flight_timeout_s={s.in_flight_timeout_s:g}, host_acquire_timeout_s={s.host_acquire_timeout_s:g}"
+    if s.in_flight_timeout_s <= s.host_acquire_timeout_s:
+        advice = "set in_flight_timeout_s above host_acquire_timeout_s: otherwise the leader gives up healthy moves"
         yield Finding("settings: moves", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: moves", Severity.OK, found)
     if s.drain_timeout_s < s.host_release_timeout_s + s.host_acquire_timeout_s:
         found = f"drain_timeout_s={s.drain_timeout_s:g}"
         advice = (
-            "set it above host_release_timeout_s and host_acquire_timeout_s together: else one slow bundle stays behind"
+            "set it above one and a half times host_acquire_timeout_s, for a release and an acquire: "
+            "else one slow bundle stays behind"
         )
         yield Finding("settings: drain", Severity.WARNING, found, advice)
-
-
-def _leading(s: Settings) -> Iterator[Finding]:
-    found = f"lead_timeout_s={s.lead_timeout_s:g}, publish_timeout_s={s.publish_timeout_s:g}"
-    if s.lead_timeout_s <= s.publish_timeout_s:
-        advice = "set lead_timeout_s above publish_timeout_s: otherwise one slow publish ends a leader's term"
-        yield Finding("settings: leader", Severity.WARNING, found, advice)
-    else:
-        yield Finding("settings: leader", Severity.OK, found)
 
 
 def _keeping(s: Settings) -> Iterator[Finding]:

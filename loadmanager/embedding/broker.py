@@ -38,6 +38,7 @@ from loadmanager.embedding.control import Control, StatelessHost
 from loadmanager.embedding.endpoints import Endpoint, closed_endpoint, installed_endpoint
 from loadmanager.embedding.gate import Admission, Gate
 from loadmanager.errors import Conflict, MissingExtra
+from loadmanager.model.boundaries import DEFAULT_BUNDLES
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.by_name import Given, settings_of
@@ -125,7 +126,7 @@ class Embedded:
             if known is not None and known.exists:
                 return
             try:
-                count = node.settings.namespace_default_bundles if bundles is None else bundles
+                count = DEFAULT_BUNDLES if bundles is None else bundles
                 await node.current.operations.create_namespace(namespace, even_boundaries(count))
             except Conflict:
                 return  # another process created it at the same moment
@@ -214,7 +215,7 @@ class Broker(Embedded):
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: wait until no admitted request of the bundle is in progress. Returns True if none is.
 
-        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before the time-out of `release`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s
@@ -313,7 +314,7 @@ class SyncBroker(Embedded):
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: block until no admitted request of the bundle is in progress. Returns True if none is.
 
-        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before the time-out of `release`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s

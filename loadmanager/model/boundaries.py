@@ -17,6 +17,8 @@ import msgspec
 from loadmanager.settings.choices import Algorithm
 from statechannel.law.bundle import FULL_UPPER, Bundle
 
+DEFAULT_BUNDLES = 4
+"""Of a namespace that is created without a number; Pulsar's default."""
 FEWEST_PARTS = 2
 MOST_PARTS = 256
 """The most parts of one split: all of them are acquired at the same moment."""

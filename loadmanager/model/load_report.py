@@ -42,6 +42,8 @@ from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
+REPORT_THRESHOLD = 0.1
+"""A change by this fraction is reported at once; Pulsar's default."""
 SAMPLES_KEPT = 10
 """About how many samples of a window are kept, always with the newest: 10,000 bundles take a megabyte each."""
 
@@ -250,7 +252,7 @@ class Reporter:
         """Apply these settings from now on."""
         self._min_ms = settings.load_report_min_interval_s * 1000
         self._max_ms = settings.load_report_max_interval_s * 1000
-        self._threshold = settings.load_report_threshold_percent / 100
+        self._threshold = REPORT_THRESHOLD
         self._top = settings.load_top_bundles
         self._declared = dict(settings.capacity)
         self._window.window_ms = settings.load_window_s * 1000

@@ -5,7 +5,7 @@ leaving, its load is subtracted there and added to its destination, until the de
 bundle is moved for the same reason. Each load counts at one broker: the one that reported it, if the bundle is (or is
 about to be) there, else the one where the bundle is. If two brokers still list a bundle that both have lost, the later
 report counts. (A bundle in neither broker's report is missing until its new owner reports, within
-`load_report_min_interval_s` of getting it.)
+the least time between two reports of getting it.)
 
 The memory of recent planned moves is part of the replay (`statechannel.law`) and of snapshots, so a new leader, and a
 broker that has just started, know the earlier moves. This module only limits them to the time in which a move still
@@ -257,6 +257,8 @@ def is_included(reports: Reports, hot: Hot) -> bool:
 _CPU, _ASKED = (0,), (2, 3, 4)
 """Columns of RESOURCES: the cost of a bundle, and the demand on it."""
 
+LOAD_CHANGE = 0.5
+"""A change of a bundle's load by this fraction frees it from its last move: the old placement says little then."""
 _LEAST_PART = 0.01
 """Changes below this fraction of the broker do not count: from a hundredth of a percent to two is noise."""
 
@@ -344,7 +346,7 @@ def _brokers(
         draining=np.array([peer.registration.draining for peer in peers], bool),
         paused=np.zeros(len(peers), bool),
         bundles=_counts(observed.table, peers),
-        max_bundles=np.array([_most(each, observed.settings.broker_max_bundles) for each in capacities], np.int64),
+        max_bundles=np.array([_most(each) for each in capacities], np.int64),
         rate_msg_s=np.array([0.0 if each is None else each.rate_msg_s for each in reports]),
         throughput_bytes_s=np.array([0.0 if each is None else each.throughput_bytes_s for each in reports]),
         domains=tuple(peer.registration.failure_domain for peer in peers),
@@ -371,8 +373,8 @@ def _counts(table: OwnershipTable, peers: Sequence[Peer]) -> np.ndarray[tuple[in
     return np.array(list(counts.values()), np.int64)
 
 
-def _most(capacity: Mapping[str, float], otherwise: int | None) -> int:
-    return int(capacity.get("bundles", UNLIMITED if otherwise is None else otherwise))
+def _most(capacity: Mapping[str, float]) -> int:
+    return int(capacity.get("bundles", UNLIMITED))
 
 
 # --- bundles
@@ -423,7 +425,7 @@ def _changed(observed: Observed, hot: Hot) -> bool:
     load = observed.loads.get(hot.reporter.name)
     if then is None or load is None:
         return False
-    part, whole = observed.settings.load_change_percent / 100, broker_row(load)
+    part, whole = LOAD_CHANGE, broker_row(load)
     asked = [resource for resource in _ASKED if hot.load[resource] > 0 or then[resource] > 0]
     return any(
         abs(hot.load[resource] - then[resource]) > max(part * then[resource], _LEAST_PART * whole[resource])

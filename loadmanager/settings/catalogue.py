@@ -14,7 +14,10 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from loadmanager.settings.description import PULSAR, Description, described, fixed, live
+from loadmanager.errors import Invalid
+from loadmanager.settings.constants import Constants
+from loadmanager.settings.description import PULSAR, Description, described, fixed, live, unit_of
+from loadmanager.settings.removed import REMOVED, why_removed
 from statechannel.law.bundle import DOTS
 
 MAX_PORT = 65_535
@@ -22,6 +25,11 @@ MOST = 1e15
 """The upper bound of every number: larger ones could overflow in 64-bit columns or in a database."""
 MOST_S = 1e9
 """The upper bound of every duration: 30 years."""
+
+TOMBSTONE_S = 3_600.0
+"""Deletions stay readable in compacted topics: Pulsar's default. On Kafka it is `delete.retention.ms` of the topics."""
+LEAST_SAMPLE_S, LEAST_REPORT_S = 0.05, 0.1
+"""However short the window: more often costs more than it tells."""
 
 MIB = 2.0**20
 
@@ -91,7 +99,6 @@ class Place(BaseSettings):
 
     failure_domain: str = fixed("", "rack or zone")
     capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "if not declared, measured")
-    properties: Mapping[str, str] = fixed(dict, "your own; their names are shown, their values are not")
 
 
 class Observing(BaseSettings):
@@ -141,9 +148,6 @@ class Access(BaseSettings):
         pulsar="tokenAuthClaim",
         min_length=1,
     )
-    token_leeway_s: float = fixed(
-        30.0, "by which an issuer's clock may differ", "covers clocks that lost NTP", ge=0, le=600
-    )
     superusers: str = fixed(
         "",
         "principals, separated by commas, that may do everything",
@@ -188,19 +192,8 @@ class HttpLimits(BaseSettings):
         ge=0,
         le=65_535,
     )
-    http_connections: int = fixed(
-        4_096,
-        "most connections; fewer if the process has fewer file descriptors",
-        "16 more answer health, readiness and metrics",
-        pulsar="maxHttpServerConnections",
-        ge=16,
-        le=100_000,
-    )
     http_requests: int = fixed(
         512, "most requests at the same time, lookups excluded", "the next one is asked to retry", ge=8
-    )
-    http_lookup_rate: float | None = fixed(
-        None, "most lookups per second from one client; none: no limit", "lookups are cheap", gt=0
     )
     http_request_rate: float | None = fixed(
         None,
@@ -209,40 +202,8 @@ class HttpLimits(BaseSettings):
         pulsar="httpRequestsMaxPerSecond",
         gt=0,
     )
-    http_head_limit_bytes: int = fixed(
-        32_768,
-        "of a request line and its headers",
-        "the longest topic names take a tenth of it",
-        pulsar="httpMaxRequestHeaderSize",
-        ge=4_096,
-        le=1_048_576,
-    )
     http_body_limit_bytes: int = fixed(
         1_048_576, "of a request's body", "65,536 boundaries, or 1,000 topics of 1,000 characters", ge=65_536, le=2**26
-    )
-    http_head_timeout_s: float = fixed(
-        10.0, "until the whole head must have come, from its first byte", "one packet, as a rule", gt=0, le=600
-    )
-    http_body_timeout_s: float = fixed(
-        30.0,
-        "until the whole body must have come, from the end of the head",
-        "a megabyte over a slow line",
-        gt=0,
-        le=600,
-    )
-    http_send_timeout_s: float = fixed(
-        30.0,
-        "until a client that reads nothing of an answer is disconnected",
-        "longer than a short network failure",
-        gt=0,
-        le=600,
-    )
-    http_idle_timeout_s: float = fixed(
-        75.0,
-        "until a connection without a request is closed",
-        "above the 60 s after which proxies close theirs",
-        gt=0,
-        le=3_600,
     )
 
 
@@ -255,13 +216,6 @@ class Running(BaseSettings):
     proof_validity_s: float = fixed(
         1.25, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
     )
-    clock_drift: float = fixed(
-        0.05,
-        "one clock may run faster than another by this fraction",
-        "far more than any quartz drifts",
-        ge=0.001,
-        le=0.2,
-    )
     session_timeout_s: float = fixed(
         6.0,
         "coordination session; lost if the control loop hangs this long",
@@ -270,41 +224,11 @@ class Running(BaseSettings):
         ge=1,
         le=60,
     )
-    recovery_grace_s: float = fixed(
-        150.0, "wait for brokers after the coordination service returned", "enough for a whole cluster to return", ge=0
-    )
-    probe_interval_s: float = fixed(
-        0.25, "between two connections to another broker's port", "each stays open as long; a crash ends it", ge=0.05
-    )
-    probe_refusals: int = fixed(
-        2,
-        "refused connections in a row that raise suspicion; an ended connection counts as one",
-        "one refusal may come from a full backlog",
-        ge=1,
-    )
-    monitor_interval_s: float = fixed(
-        5.0,
-        "between two rounds of the ownership monitor",
-        "a round costs nothing here (Pulsar: 60 s)",
-        pulsar="loadBalancerServiceUnitStateMonitorIntervalInSeconds",
-        gt=0,
-    )
     in_flight_timeout_s: float = fixed(
         30.0,
         "until a bundle in flight is cancelled or revoked",
         PULSAR,
         pulsar={"loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": 0.001},
-        gt=0,
-    )
-    publish_timeout_s: float = fixed(
-        5.0, "until a publish without verdict is Unknown", "longer than any leader election in the log", gt=0
-    )
-    publish_limit: int = fixed(20_000, "most publishes in flight", "bounds memory; far above what a broker needs", ge=1)
-    lead_timeout_s: float = fixed(
-        15.0,
-        "without progress on the channel, until a leader resigns although no other broker reaches it "
-        "(if one does: `publish_timeout_s`)",
-        "three failed publishes",
         gt=0,
     )
 
@@ -318,31 +242,14 @@ class Running(BaseSettings):
     snapshot_interval_s: float = fixed(
         3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a recent snapshot too", gt=0
     )
-    snapshot_timeout_s: float = fixed(
-        60.0, "until writing or reading one snapshot counts as failed", "a million bundles take a few seconds", gt=0
-    )
     log_retention_s: float = fixed(604_800.0, "younger records stay in the channel's log", "a week", ge=0)
-    reader_ttl_s: float = fixed(2_592_000.0, "a registered reader that is not renewed is forgotten", "30 days", gt=0)
 
     # --- lookups
     lookup_timeout_s: float = live(10.0, "until a deferred lookup answers 503", "above any failover", gt=0)
 
     # --- the service
-    host_prepare_timeout_s: float = live(
-        10.0, "until `prepare` counts as failed", "a third of in_flight_timeout_s", gt=0
-    )
     host_acquire_timeout_s: float = live(
         10.0, "until `acquire` counts as failed", "a third of in_flight_timeout_s", gt=0
-    )
-    host_release_timeout_s: float = live(
-        5.0,
-        "until `release` is overtaken by `abandon`",
-        "far below in_flight_timeout_s, after which the bundle is revoked",
-        pulsar={"namespaceBundleUnloadingTimeoutMs": 0.001},
-        gt=0,
-    )
-    host_load_timeout_s: float = live(
-        5.0, "until `load` counts as failed; its last answer stays", "reports go on even if the service hangs", gt=0
     )
     drain_timeout_s: float = live(
         60.0,
@@ -356,56 +263,14 @@ class Running(BaseSettings):
     group_retention_s: float = fixed(
         604_800.0, "a consumer group without members is forgotten", "a week, as Kafka keeps its offsets", ge=60
     )
-    decision_retention_s: float = live(604_800.0, "decisions are kept for explanations", "a week", gt=0)
     audit_retention_s: float = live(7_776_000.0, "entries of the audit log are kept: who changed what", "90 days", gt=0)
-    tombstone_delay_s: float = fixed(
-        3600.0,
-        "deletions stay readable in compacted topics",
-        PULSAR,
-        pulsar="loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds",
-        ge=30,
-    )
-    compaction_lag_s: float = fixed(
-        86_400.0,
-        "load reports that were replaced stay readable, for jobs of the load history",
-        "a job that lags by less than a day misses nothing",
-        ge=0,
-        le=604_800,
-    )
 
 
 class Load(BaseSettings):
     """Load reports."""
 
-    load_sample_interval_s: float = live(
-        1.0,
-        "between two samples of the process and its bundles",
-        "a sample is cheap (Pulsar: a minute)",
-        pulsar={"loadBalancerHostUsageCheckIntervalMinutes": 60.0},
-        ge=0.01,
-    )
-    load_report_min_interval_s: float = live(
-        5.0, "report tick", PULSAR, pulsar={"loadBalancerReportUpdateMinIntervalMillis": 0.001}, ge=0.01
-    )
     load_report_max_interval_s: float = live(
         900.0, "report at least this often", PULSAR, pulsar={"loadBalancerReportUpdateMaxIntervalMinutes": 60.0}, gt=0
-    )
-    load_report_threshold_percent: float = live(
-        10.0, "change that triggers a report", PULSAR, pulsar="loadBalancerReportUpdateThresholdPercentage", ge=0
-    )
-    load_ttl_s: float = live(
-        1800.0,
-        "older load data is ignored and tombstoned",
-        "twice load_report_max_interval_s",
-        pulsar="loadBalancerBrokerLoadDataTTLInSeconds",
-        gt=0,
-    )
-    load_top_bundles: int = live(
-        25,
-        "bundles in a TopBundlesLoadData report",
-        "with Pulsar's 10 per report, all may be resting after a restart",
-        pulsar="loadBalancerMaxNumberOfBundlesInBundleLoadReport",
-        ge=1,
     )
     load_window_s: float = live(30.0, "loads are means over this time", "short peaks must not cause moves", gt=0)
 
@@ -454,12 +319,6 @@ class Balancing(BaseSettings):
         pulsar={"loadBalancerSheddingGracePeriodMinutes": 60.0},
         ge=0,
     )
-    load_change_percent: float = live(
-        50.0,
-        "change of a bundle's load after which its last move no longer binds it",
-        "50 % growth invalidates the old placement",
-        gt=0,
-    )
     overloaded_percent: float = live(
         85.0,
         "usage from which a broker is overloaded",
@@ -468,24 +327,7 @@ class Balancing(BaseSettings):
         gt=0,
         le=100,
     )
-    moves_in_flight: int = live(
-        100, "most planned moves under way, in all", "limits clients that reconnect at once", ge=1
-    )
-    moves_in_flight_per_broker: int = live(
-        10, "most planned moves under way from or to a broker", "a broker also opens bundles one after the other", ge=1
-    )
-    moves_in_flight_per_namespace: int = live(
-        50, "most planned moves under way of a namespace", "half of all: one tenant does not block the others", ge=1
-    )
     weight_cpu: float = live(1.0, "weight of CPU", PULSAR, pulsar="loadBalancerCPUResourceWeight", ge=0, le=10)
-    weight_memory: float = live(
-        0.0,
-        "weight of memory; its use does not fall when a bundle leaves",
-        PULSAR,
-        pulsar={"loadBalancerMemoryResourceWeight": 1.0, "loadBalancerDirectMemoryResourceWeight": 1.0},
-        ge=0,
-        le=10,
-    )
     weight_bandwidth: float = live(
         1.0,
         "weight of bandwidth, where a capacity is declared",
@@ -500,15 +342,6 @@ class Balancing(BaseSettings):
     prefer_later_versions: bool = live(
         False, "bundles go to brokers of the newest release only", PULSAR, pulsar="preferLaterVersions"
     )
-    failure_domains: bool = live(
-        True,
-        "anti-affinity groups are spread over failure domains first",
-        "declaring domains enables them (Pulsar: off)",
-        pulsar="failureDomainsEnabled",
-    )
-    broker_max_bundles: int | None = live(
-        None, "most bundles of a broker that declares no limit", "load limits a broker, not a count", ge=1
-    )
     placement: str = live(
         "least-loaded",
         "name of the placement strategy",
@@ -516,44 +349,18 @@ class Balancing(BaseSettings):
         pulsar="loadBalancerLoadPlacementStrategy",
         words=PLACEMENT_CLASSES,
     )
-    placement_margin_percent: float = live(
-        10.0,
-        "least-resource-usage: below the mean",
-        PULSAR,
-        pulsar="loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
-        ge=0,
-        le=100,
-    )
 
 
 # `plan` reads none of these.
 class Shedding(BaseSettings):
     """Pulsar's shedders: `transfer`, `threshold`, `uniform`, `avg`."""
 
-    shedder_target_std: float = live(
-        0.25,
-        "transfer: target standard deviation of usage",
-        PULSAR,
-        pulsar="loadBalancerBrokerLoadTargetStd",
-        gt=0,
-        le=1,
-    )
     shedder_hit_count: int = live(
         3,
         "transfer: rounds in a row to pass before a decision",
         PULSAR,
         pulsar="loadBalancerSheddingConditionHitCountThreshold",
         ge=0,
-    )
-    shedder_transfer: bool = live(
-        True, "transfer: choose the destination too", PULSAR, pulsar="loadBalancerTransferEnabled"
-    )
-    shedder_max_brokers: int = live(
-        3,
-        "transfer: most brokers that shed in one round",
-        PULSAR,
-        pulsar="loadBalancerMaxNumberOfBrokerSheddingPerCycle",
-        ge=1,
     )
     shedder_delay_s: float = live(
         180.0,
@@ -562,101 +369,12 @@ class Shedding(BaseSettings):
         pulsar={"loadBalanceSheddingDelayInSeconds": 1.0, "loadBalancerSheddingDelayInSeconds": 1.0},
         ge=0,
     )
-    shedder_history: float = live(
-        0.9,
-        "transfer, threshold: weight of the past in usage",
-        PULSAR,
-        pulsar="loadBalancerHistoryResourcePercentage",
-        ge=0,
-        lt=1,
-    )
-    shedder_policy_bundles: bool = live(
-        False,
-        "transfer: bundles under isolation or anti-affinity too",
-        PULSAR,
-        pulsar="loadBalancerSheddingBundlesWithPoliciesEnabled",
-    )
-    shedder_threshold_percent: float = live(
-        10.0,
-        "threshold: points above the mean",
-        PULSAR,
-        pulsar="loadBalancerBrokerThresholdShedderPercentage",
-        gt=0,
-        le=100,
-    )
-    shedder_lower_boundary: bool = live(
-        False, "threshold: also fill brokers far below the mean", PULSAR, pulsar="lowerBoundarySheddingEnabled"
-    )
-    shedder_min_throughput_bytes_s: float = live(
-        10 * MIB,
-        "threshold: less is not worth a move",
-        PULSAR,
-        pulsar={"loadBalancerBundleUnloadMinThroughputThreshold": MIB},
-        ge=0,
-    )
-    uniform_rate_percent: float = live(
-        50.0,
-        "uniform: difference of message rates that triggers",
-        PULSAR,
-        pulsar="loadBalancerMsgRateDifferenceShedderThreshold",
-        ge=0,
-    )
-    uniform_throughput_factor: float = live(
-        4.0,
-        "uniform: ratio of throughputs that triggers",
-        PULSAR,
-        pulsar="loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
-        ge=1,
-    )
-    unload_min_rate_msg_s: float = live(
-        1000.0, "uniform, avg: less is not worth a move", PULSAR, pulsar="minUnloadMessage", ge=0
-    )
-    unload_min_throughput_bytes_s: float = live(
-        MIB, "uniform, avg: less is not worth a move", PULSAR, pulsar="minUnloadMessageThroughput", ge=0
-    )
-    unload_max_fraction: float = live(
-        0.2, "uniform, avg: part of the difference that moves", PULSAR, pulsar="maxUnloadPercentage", gt=0, le=1
-    )
-    unload_max_bundles: int = live(
-        -1,
-        "uniform: most bundles of one round; -1 = no limit",
-        PULSAR,
-        pulsar="maxUnloadBundleNumPerShedding",
-        ge=-1,
-    )
-    avg_low_percent: float = live(
-        15.0, "avg: difference that counts a low hit", PULSAR, pulsar="loadBalancerAvgShedderLowThreshold", ge=0, le=100
-    )
-    avg_high_percent: float = live(
-        40.0,
-        "avg: difference that counts a high hit",
-        PULSAR,
-        pulsar="loadBalancerAvgShedderHighThreshold",
-        ge=0,
-        le=100,
-    )
-    avg_low_hits: int = live(
-        8, "avg: low hits that trigger", PULSAR, pulsar="loadBalancerAvgShedderHitCountLowThreshold", ge=1
-    )
-    avg_high_hits: int = live(
-        2, "avg: high hits that trigger", PULSAR, pulsar="loadBalancerAvgShedderHitCountHighThreshold", ge=1
-    )
 
 
 class Reshaping(BaseSettings):
     """Automatic splits and merges."""
 
     split: bool = live(True, "hot bundles are split", PULSAR, pulsar="loadBalancerAutoBundleSplitEnabled")
-    split_interval_s: float = live(
-        60.0, "between two looks at the bundles", PULSAR, pulsar={"loadBalancerSplitIntervalMinutes": 60.0}, ge=0.01
-    )
-    split_hits: int = live(
-        3,
-        "looks in a row to pass before a split",
-        PULSAR,
-        pulsar="loadBalancerNamespaceBundleSplitConditionHitCountThreshold",
-        ge=0,
-    )
     split_max_keys: int = live(
         1000,
         "topics or keys of a bundle; 0 = no limit",
@@ -681,78 +399,16 @@ class Reshaping(BaseSettings):
         pulsar={"loadBalancerNamespaceBundleMaxBandwidthMbytes": MIB},
         ge=0,
     )
-    split_margin_percent: float = live(
-        10.0,
-        "flow_or_qps_equally_divide: excess before it cuts",
-        PULSAR,
-        pulsar="flowOrQpsDifferenceThresholdPercentage",
-        ge=0,
-    )
     split_algorithm: str = live(
         "range_equally_divide",
         "how automatic splits find the boundaries",
         PULSAR,
         pulsar="defaultNamespaceBundleSplitAlgorithm",
     )
-    split_bundles_per_round: int = live(
-        10,
-        "most splits that a broker begins in one round",
-        PULSAR,
-        pulsar="loadBalancerMaxNumberOfBundlesToSplitPerCycle",
-        ge=1,
-    )
-    split_children: bool = live(
-        True,
-        "children of a split are spread over brokers",
-        PULSAR,
-        pulsar="loadBalancerAutoUnloadSplitBundlesEnabled",
-    )
     namespace_max_bundles: int = live(
         128, "a namespace is not split beyond", PULSAR, pulsar="loadBalancerNamespaceMaximumBundles", ge=1
     )
-    namespace_default_bundles: int = live(
-        4,
-        "bundles of a namespace created without a number",
-        PULSAR,
-        pulsar="defaultNumberOfNamespaceBundles",
-        ge=1,
-        le=1024,
-    )
     merge: bool = live(False, "cold neighbours of one owner are merged", "off: many bundles are usually intended")
-    merge_below_percent: float = live(
-        10.0,
-        "of the split limits: two neighbours that stay below this together are cold",
-        "far from the limits, so they are not split again",
-        ge=0,
-        le=50,
-    )
-    merge_rest_s: float = live(
-        3600.0,
-        "a bundle must have been cold, under one ownership, for this long",
-        "a pause of minutes must not cause a merge",
-        ge=0,
-    )
-    namespace_min_bundles: int = live(
-        4, "a namespace is not merged below", "the initial number: namespace_default_bundles", ge=1
-    )
-    quarantine_deaths: int = live(
-        3,
-        "crashes of different brokers in a row that make a bundle suspected, at least 3; 0 = never",
-        "two may be chance",
-        ge=0,
-    )
-    quarantine_window_s: float = live(
-        60.0,
-        "a crash within this time after a bundle was acquired may be its fault",
-        "later ones have other causes",
-        gt=0,
-    )
-    quarantine_retry_s: float = live(
-        60.0,
-        "a locked bundle is tried again, then after twice as long each time",
-        "a wrong verdict costs minutes",
-        gt=0,
-    )
 
 
 class Advising(BaseSettings):
@@ -761,26 +417,21 @@ class Advising(BaseSettings):
     advice_apply: bool = live(
         False, "advice is applied without approval, within its bounds", "otherwise advice waits for approval"
     )
-    advice_measure_s: float = live(
-        3600.0, "how long before and after advice its effect is measured", "60 rounds", ge=0.1
-    )
-    advice_harm_percent: float = live(
-        10.0,
-        "worse by more than this, and than chance explains: advice is withdrawn",
-        "smaller differences are usually noise",
-        ge=0,
-    )
-    advice_step_factor: float = live(
-        2.0,
-        "one piece of advice changes a number by this factor at most",
-        "limits the harm of a wrong step",
-        gt=1,
-        le=10,
-    )
 
 
 class Settings(
-    Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Access, Observing, Place, BaseSettings
+    Constants,
+    Advising,
+    Reshaping,
+    Shedding,
+    Balancing,
+    Load,
+    Running,
+    HttpLimits,
+    Access,
+    Observing,
+    Place,
+    BaseSettings,
 ):
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
 
@@ -797,13 +448,17 @@ class Settings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Code before the environment, which is only searched if it names a setting: a search takes milliseconds."""
         assert isinstance(env_settings, EnvSettingsSource)
-        named = {f"{env_settings.env_prefix}{name}".lower() for name in cls.model_fields}
-        return (init_settings,) if named.isdisjoint(env_settings.env_vars) else (init_settings, env_settings)
+        prefix, given = env_settings.env_prefix.lower(), env_settings.env_vars.keys()
+        for name in REMOVED:
+            if f"{prefix}{name}" in given:
+                raise Invalid(f"{prefix.upper()}{name.upper()}: {why_removed(name)}")
+        named = {f"{prefix}{name}" for name in descriptions()}
+        return (init_settings,) if named.isdisjoint(given) else (init_settings, env_settings)
 
     @model_validator(mode="after")
     def _within_reason(self) -> Settings:
         for name, value in self:
-            most = MOST_S if descriptions()[name].unit == "s" else MOST
+            most = MOST_S if unit_of(name) == "s" else MOST
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"{name} must not be above {most:g}")
         return self
@@ -817,18 +472,13 @@ class Settings(
 
     @model_validator(mode="after")
     def _ordered(self) -> Settings:
-        if self.load_ttl_s < 2 * self.load_report_max_interval_s:
-            most = f"load_report_max_interval_s ({self.load_report_max_interval_s:g})"
-            raise ValueError(f"load_ttl_s must be at least twice {most}")
         if self.load_report_max_interval_s < self.load_report_min_interval_s:
-            least = f"load_report_min_interval_s ({self.load_report_min_interval_s:g})"
+            least = f"a sixth of load_window_s ({self.load_report_min_interval_s:g})"
             raise ValueError(f"load_report_max_interval_s must not be below {least}")
         if self.session_timeout_s < self.proof_validity_s:
             raise ValueError(f"session_timeout_s must not be below proof_validity_s ({self.proof_validity_s:g})")
-        if self.tombstone_delay_s <= self.in_flight_timeout_s:
-            raise ValueError(f"tombstone_delay_s must be above in_flight_timeout_s ({self.in_flight_timeout_s:g})")
-        if self.avg_high_percent < self.avg_low_percent:
-            raise ValueError(f"avg_high_percent must not be below avg_low_percent ({self.avg_low_percent:g})")
+        if self.in_flight_timeout_s >= TOMBSTONE_S:
+            raise ValueError(f"in_flight_timeout_s must be below {TOMBSTONE_S:g}, for which deletions stay readable")
         if not isinstance(self.balancing_tolerance, str) and not 0 < self.balancing_tolerance <= 1:
             raise ValueError("balancing_tolerance must be tight, default, loose, or a fraction above 0 and up to 1")
         return self
@@ -859,6 +509,36 @@ class Settings(
         return self
 
     @property
+    def host_prepare_timeout_s(self) -> float:
+        """Until `prepare` counts as failed: as long as `acquire` may take, since it does part of its work ahead."""
+        return self.host_acquire_timeout_s
+
+    @property
+    def host_release_timeout_s(self) -> float:
+        """Until `release` is overtaken by `abandon`: half of what `acquire` may take, as a release loads nothing."""
+        return self.host_acquire_timeout_s / 2
+
+    @property
+    def host_load_timeout_s(self) -> float:
+        """Until `load` counts as failed and its last answer stays: as long as a release, and reports go on."""
+        return self.host_acquire_timeout_s / 2
+
+    @property
+    def load_sample_interval_s(self) -> float:
+        """Between two samples of the process and its bundles: 30 in a window make a mean."""
+        return max(LEAST_SAMPLE_S, self.load_window_s / 30)
+
+    @property
+    def load_report_min_interval_s(self) -> float:
+        """Between two reports at least: six in a window, as a mean changes little in less."""
+        return max(LEAST_REPORT_S, self.load_window_s / 6)
+
+    @property
+    def load_ttl_s(self) -> float:
+        """Older load data is ignored and tombstoned: one report may be late."""
+        return 2 * self.load_report_max_interval_s
+
+    @property
     def tolerance(self) -> float:
         """By how much a broker may be fuller than the mean, as a fraction of the mean."""
         chosen = self.balancing_tolerance
@@ -873,4 +553,8 @@ class Settings(
 @cache
 def descriptions() -> Mapping[str, Description]:
     """The description of each setting by its name, section by section."""
-    return {name: described(name, field) for name, field in Settings.model_fields.items()}
+    return {
+        name: described(name, field)
+        for name, field in Settings.model_fields.items()
+        if name not in Constants.model_fields
+    }

@@ -79,6 +79,11 @@ def _field(
     return Field(**made, **bounds, description=meaning, json_schema_extra=extra)
 
 
+def unit_of(name: str) -> str:
+    """The unit that the end of a setting's name tells; empty if it tells none."""
+    return next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
+
+
 def described(name: str, field: FieldInfo) -> Description:
     """The description of a field that `fixed` or `live` made."""
     extra = cast("dict[str, Any]", field.json_schema_extra)
@@ -88,7 +93,7 @@ def described(name: str, field: FieldInfo) -> Description:
         why=extra[_WHY],
         default=field.get_default(call_default_factory=True),
         type=_type_of(field),
-        unit=next((unit for ending, unit in _UNITS if name.endswith(ending)), ""),
+        unit=unit_of(name),
         bounds=tuple(_bounds(field)),
         live=extra[_LIVE],
         pulsar=extra[_PULSAR],

@@ -14,6 +14,7 @@ import msgspec
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Description, descriptions
 from loadmanager.settings.overlay import Scalar
+from loadmanager.settings.removed import why_removed
 
 DIGITS, THEIR_DIGITS = 9, 12
 """Digits of converted values: 0.001 times 5,000 must be 5, and must survive conversion there and back."""
@@ -25,9 +26,9 @@ ELSEWHERE: Mapping[str, str] = {
     "loadBalancerMultiPhaseBundleUnload": "every move tells clients its destination before the source lets go",
     "loadManagerServiceUnitStateTableViewClassName": "the channel is where --log says",
     "loadBalancerServiceUnitTableViewSyncer": "a channel moves to another log with `loadmanager migrate`",
-    "loadBalancerServiceUnitStateMaxConcurrentOverrides": "the leader writes its records in batches: publish_limit",
+    "loadBalancerServiceUnitStateMaxConcurrentOverrides": "the leader writes its records in batches",
     "loadBalancerDistributeBundlesEvenlyEnabled": "placement counts bundles where loads are close",
-    "loadBalancerBrokerMaxTopics": "limit bundles with broker_max_bundles, and their topics with split_max_keys",
+    "loadBalancerBrokerMaxTopics": "limit a broker's bundles with a policy, and their topics with split_max_keys",
     "loadBalancerOverrideBrokerNicSpeedGbps": (
         "declare it where the broker is started: --set 'capacity={\"in_rate_bytes_s\": 1.25e9}'"
     ),
@@ -90,6 +91,8 @@ def named(name: str) -> Named:
     if name in _pulsars():
         setting, factor = _pulsars()[name]
         return Named(setting, name, factor)
+    if (why := why_removed(name)) is not None:
+        raise NotFound(why)
     if name in ELSEWHERE:
         raise NotFound(f"{name} has no counterpart here: {ELSEWHERE[name]}")
     near = get_close_matches(name, [*descriptions(), *_pulsars()], n=3)

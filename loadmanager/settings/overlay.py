@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from loadmanager.documents.fold import Version
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.choices import AUTOMATIC, BALANCING_NAMES, PLACEMENT_NAMES
+from loadmanager.settings.removed import why_removed
 
 Scalar = bool | int | float | str | None
 
@@ -98,7 +99,7 @@ def combined(start: Settings, values: Mapping[str, Scalar]) -> Settings:
 def _obstacle(name: str) -> str | None:
     setting = descriptions().get(name)
     if setting is None:
-        return "this release has no such setting"
+        return why_removed(name) or "this release has no such setting"
     return None if setting.live else "this release can change it at a restart only"
 
 

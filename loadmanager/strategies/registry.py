@@ -79,14 +79,12 @@ class SwitchedPlacement:
         return self._now().name
 
     def choose(self, bundle: Bundle, candidates: Sequence[Candidate], given: Given) -> Placed | NoPlace:
-        """As that strategy, with the margin of the settings."""
-        margin = self._settings().placement_margin_percent / 100
-        return self._now().choose(bundle, candidates, msgspec.structs.replace(given, margin=margin))
+        """As that strategy."""
+        return self._now().choose(bundle, candidates, given)
 
     def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> Batch:
         """Begin a batch with that strategy."""
-        settings = self._settings()
-        return begin(self._now(), candidates, Given(given, margin=settings.placement_margin_percent / 100))
+        return begin(self._now(), candidates, Given(given))
 
     def _now(self) -> Placement:
         wanted = self._settings().placement

@@ -23,6 +23,7 @@ from loadmanager.client.router import Router
 from loadmanager.embedding.broker import Broker
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.host import BundleHost
+from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -90,8 +91,7 @@ QUICK: Mapping[str, Any] = {
     "recovery_grace_s": 5.0,
     "in_flight_timeout_s": 15.0,
     "drain_timeout_s": 10.0,
-    "load_sample_interval_s": 0.2,
-    "load_report_min_interval_s": 0.2,
+    "load_window_s": 1.2,
     "balancing": False,
 }
 """Settings with short times; `proof_validity_s` is most of what a failover takes. No bundle moves unless a test moves
@@ -184,7 +184,7 @@ class EmbeddedCluster(Generic[H]):
         urls = self._urls(host) if callable(self._urls) else self._urls
         mortal = MortalHost(cast("BundleHost", host)) if host is not None else None
         chosen: dict[str, Any] = {**self._settings, **settings}
-        broker = Broker(cast("BundleHost | None", mortal), urls=urls, **chosen)
+        broker = Broker(cast("BundleHost | None", mortal), Settings(**chosen), urls=urls)
         if host is not None and mortal is not None:
             self._hosts[broker], self._mortal[broker] = host, mortal
             attached = getattr(host, "attached", None)

@@ -92,12 +92,8 @@ class Cluster:
 
     async def _start_one(self, changed: dict[str, Any]) -> None:
         name = changed.get("advertised", f"127.0.0.1:{7001 + len(self.brokers)}")
-        settings = Settings(
-            log=f"sqlite:{self._path / 'lm.db'}",
-            load_report_min_interval_s=0.1,
-            load_sample_interval_s=0.1,
-            **{**PATIENT, **self.settings, **changed, "advertised": name},
-        )
+        chosen: dict[str, Any] = {"load_window_s": 0.6, **PATIENT, **self.settings, **changed, "advertised": name}
+        settings = Settings(log=f"sqlite:{self._path / 'lm.db'}", **chosen)
         host = Host()
         node = Node(settings, host, HostRunner(), dependencies(settings))
         node.registration = msgspec.structs.replace(

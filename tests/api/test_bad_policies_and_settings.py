@@ -25,11 +25,11 @@ FRACTION = (
 
 BAD: list[tuple[int, str, str, bytes]] = [
     (412, "PUT", "/v1/config/balancing_moves_per_round", b'{"value": 1000000000000000000000000000000}'),
-    (412, "PUT", "/v1/config/broker_max_bundles", b'{"value": 1000000000000000000000000000000}'),
+    (412, "PUT", "/v1/config/namespace_max_bundles", b'{"value": 1000000000000000000000000000000}'),
     (412, "PUT", "/v1/config/balancing_strategy", b'{"value": "\\ud800"}'),
     (412, "PUT", "/v1/config/loadBalancerSheddingIntervalMinutes", b'{"value": true}'),
     (412, "PUT", "/v1/config/balancing_interval_s", b'{"value": 1e-9}'),
-    (412, "PUT", "/v1/config/decision_retention_s", b'{"value": 1e300}'),
+    (412, "PUT", "/v1/config/audit_retention_s", b'{"value": 1e300}'),
     (412, "PATCH", BUNDLE, b'{"pin": "\\ud800"}'),
     (412, "PATCH", BUNDLE, b'{"typo": null}'),
     (412, "PATCH", BUNDLE, b'{"weight": 1e300}'),

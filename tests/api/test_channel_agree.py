@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(stopped: Path, tmp_pat
     before = done(stopped)
     assert "not 'other': correct --cluster" in refused(stopped, "--cluster", "other")
     assert "session_timeout_s must not be below" in refused(stopped, "--set", "proof_validity_s=7")
-    assert "clock_drift" in refused(stopped, "--set", "clock_drift=7")
+    assert "clock_drift cannot be set: fixed at 0.05" in refused(stopped, "--set", "clock_drift=0.06")
     assert "there is no file" in refused(tmp_path_factory.mktemp("empty"))
     assert done(stopped) == before
 
@@ -115,7 +115,7 @@ def test_a_dry_run_shows_the_new_agreement_and_keeps_the_old_one(stopped: Path):
     assert "proof_validity_s   0.5" in told.stdout
     assert "nothing was changed" in told.stderr
     assert done(stopped)["was_done"], "the log has the old one"
-    for wrong in (("--cluster", "other"), ("--set", "proof_validity_s=7"), ("--set", "clock_drift=7")):
+    for wrong in (("--cluster", "other"), ("--set", "proof_validity_s=7"), ("--set", "clock_drift=0.06")):
         assert refused(stopped, *wrong, "--dry-run") == refused(stopped, *wrong)
 
 

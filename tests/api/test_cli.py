@@ -365,7 +365,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         "    def abandon(self, bundle): time.sleep(60)\n"
         "    def load(self): return {}\n"
     )
-    arguments = ("--listen", "127.0.0.1:0", "--host", "slow:Slow", "--set", "host_release_timeout_s=60")
+    arguments = ("--listen", "127.0.0.1:0", "--host", "slow:Slow", "--set", "host_acquire_timeout_s=120")
     async with broker_process(tmp_path, *arguments, PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
         ask = ["--admin-url", f"http://{await ready_name(process)}"]
         for more in (["namespaces", "create", "t/n"], ["topics", "lookup", "t/n/a"]):

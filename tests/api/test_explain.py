@@ -215,7 +215,7 @@ async def test_what_cannot_be_told_is_refused_with_what_to_do(balancing: Asked):
     bundle = str(balancing.cluster.bundles()[0])
     await balancing.next_round()
     for path, status, text in [
-        (f"/v1/explain/bundles/{bundle}?at=1000", 410, "decision_retention_s"),
+        (f"/v1/explain/bundles/{bundle}?at=1000", 410, "the week for which decisions are kept"),
         (f"/v1/explain/bundles/{bundle}?at=yesterday", 412, "is not a time"),
         (f"/v1/explain/bundles/{bundle}?at=99999999999999999999", 412, "outside"),
         ("/v1/explain/bundles/no/where/0x00000000_0x10000000", 404, "no bundle"),

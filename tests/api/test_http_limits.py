@@ -320,7 +320,7 @@ async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordinatio
 async def test_what_the_process_itself_opens_is_taken_from_clients(tmp_path: Path) -> None:
     descriptors, bundles = 256, 8
     kept = int(descriptors * OWN_SHARE) // 2
-    options = ("--host", "tests.api.test_http_limits:Opening", "--set", "http_head_timeout_s=600")
+    options = ("--host", "tests.api.test_http_limits:Opening")
     with broker_with_descriptors(tmp_path, descriptors, *options) as (process, url), ExitStack() as stack:
         there = psutil.Process(process.pid)
         async with asyncio.timeout(WAIT_S):

@@ -204,7 +204,7 @@ async def test_nothing_is_moved_to_a_broker_that_does_not_answer(cluster: Cluste
 
 
 async def test_late_move_is_unavailable_and_may_still_happen(cluster: Cluster) -> None:
-    await cluster.start(2, in_flight_timeout_s=0.3, host_prepare_timeout_s=10)
+    await cluster.start(2, in_flight_timeout_s=0.3, host_acquire_timeout_s=10)
     await cluster.create("t/n")
     bundle = await cluster.assign("t/n/a")
     to = cluster.other(cluster.owner(bundle))

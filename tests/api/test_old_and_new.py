@@ -21,7 +21,6 @@ SETTINGS: dict[str, Any] = {
     "balancing_budget": 1.0,
     "shedder_hit_count": 0,
     "shedder_delay_s": 0.0,
-    "shedder_min_throughput_bytes_s": 0.0,
 }
 """Every strategy may move at once what has just been moved."""
 

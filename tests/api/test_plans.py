@@ -14,7 +14,7 @@ from tests.api.conftest import Broker, Cluster, Refused
 from tests.api.test_cli import as_json, loadmanager
 from tests.api.test_own_routes import samples
 
-QUICK: dict[str, Any] = {"balancing_interval_s": 0.5, "load_window_s": 0.2, "load_report_threshold_percent": 0.0}
+QUICK: dict[str, Any] = {"balancing_interval_s": 0.5, "load_window_s": 0.2}
 BY_HAND = {**QUICK, "balancing": False}
 
 
@@ -242,7 +242,7 @@ async def test_what_makes_no_sense_is_refused(cluster: Cluster, refused: Refused
 
 
 async def test_rounds_and_moves_are_counted(cluster: Cluster) -> None:
-    await lopsided(cluster, moves_in_flight_per_broker=1, balancing_budget=1.0)
+    await lopsided(cluster, balancing_moves_per_round=10, balancing_budget=1.0)
     await cluster.until(lambda: any(b.node.current.rebalancer.counts.moves["balance"] for b in cluster.brokers))
     leader = next(at for at, b in enumerate(cluster.brokers) if b.node.current.rebalancer.counts.moves["balance"])
     found = samples((await cluster.ask("GET", "/metrics", at=leader))[1])

@@ -45,8 +45,9 @@ async def test_a_change_is_the_whole_clusters_and_its_history_tells_who_and_why(
 
 async def test_what_is_refused_says_what_to_do(cluster: Cluster, refused: Refused) -> None:
     await cluster.start()
-    said = await refused(412, "PUT", f"{CONFIG}/load_ttl_s", json={"value": 100})
-    assert "twice load_report_max_interval_s" in said["detail"]
+    said = await refused(404, "PUT", f"{CONFIG}/load_ttl_s", json={"value": 100})
+    assert said["detail"] == "load_ttl_s cannot be set: twice load_report_max_interval_s"
+    assert "twice load_report_max_interval_s" in (await refused(404, "GET", f"{CONFIG}/load_ttl_s"))["detail"]
     said = await refused(412, "PUT", f"{CONFIG}/balancing_budget", json={"value": "much"})
     assert "balancing_budget=much: input should be a valid number" in said["detail"]
     said = await refused(412, "PUT", f"{CONFIG}/log", json={"value": "sqlite:other.db"})
@@ -55,9 +56,11 @@ async def test_what_is_refused_says_what_to_do(cluster: Cluster, refused: Refuse
     assert "did you mean balancing_strategy" in said["detail"]
     said = await refused(404, "POST", f"{PULSAR}/loadBalancerDebugModeEnabled/true")
     assert "loadmanager explain" in said["detail"]
-    said = await refused(412, "POST", f"{PULSAR}/loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds/20")
-    assert "tombstone_delay_s cannot change while a broker runs" in said["detail"]
-    await refused(404, "DELETE", f"{PULSAR}/loadBalancerTransferEnabled")
+    said = await refused(404, "POST", f"{PULSAR}/loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds/20")
+    assert "cannot be set: fixed at 3,600 s" in said["detail"]
+    said = await refused(404, "DELETE", f"{PULSAR}/loadBalancerTransferEnabled")
+    assert "cannot be set: always on" in said["detail"]
+    await refused(404, "DELETE", f"{PULSAR}/loadBalancerAutoBundleSplitEnabled")
     await refused(400, "PUT", f"{CONFIG}/split", json={"value": False, "versoin": 1})
     await refused(400, "PUT", f"{CONFIG}/split", json={"value": [False]})
 
@@ -81,16 +84,15 @@ async def test_pulsars_tools_find_their_names_and_units(cluster: Cluster) -> Non
     assert values == {"bundle_rest_s": "2700", "loadBalancerSheddingGracePeriodMinutes": "45"}
     runtime = (await cluster.ask("GET", f"{PULSAR}/runtime"))[1]
     assert runtime["loadBalancerSheddingGracePeriodMinutes"] == "45"
-    assert runtime["loadBalancerSplitIntervalMinutes"] == "1"
-    assert runtime["loadBalancerBrokerLoadTargetStd"] == "0.25"
-    assert runtime["loadBalancerTransferEnabled"] == "true"
+    assert runtime["loadBalancerSheddingIntervalMinutes"] == "1"
+    assert runtime["loadBalancerSheddingConditionHitCountThreshold"] == "3"
+    assert runtime["loadBalancerAutoBundleSplitEnabled"] == "true"
     assert (await cluster.ask("DELETE", f"{PULSAR}/loadBalancerSheddingGracePeriodMinutes"))[0] == 200
     assert (await cluster.ask("GET", f"{PULSAR}/values"))[1] == {}
     assert (await cluster.ask("GET", "/admin/v2/brokers/standalone"))[0] == 200
 
 
-async def test_a_namespace_that_names_no_number_gets_what_the_setting_says(cluster: Cluster) -> None:
+async def test_a_namespace_that_names_no_number_gets_pulsars_four_bundles(cluster: Cluster) -> None:
     await cluster.start()
-    await cluster.ask("PUT", f"{CONFIG}/namespace_default_bundles", json={"value": 6})
     assert (await cluster.ask("PUT", "/admin/v2/namespaces/t/n"))[0] == 204
-    assert (await cluster.ask("GET", "/admin/v2/namespaces/t/n/bundles"))[1]["numBundles"] == 6
+    assert (await cluster.ask("GET", "/admin/v2/namespaces/t/n/bundles"))[1]["numBundles"] == 4

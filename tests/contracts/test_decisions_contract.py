@@ -37,7 +37,7 @@ def decided(
 
 
 def over(log, topic: str, retention_s: float = 3_600.0, wall_ms: Callable[[], int | None] = lambda: 0) -> DecisionLog:
-    return DecisionLog(log, lambda: retention_s, wall_ms, topic=topic)
+    return DecisionLog(log, wall_ms, topic=topic, retention_s=retention_s)
 
 
 @pytest.fixture

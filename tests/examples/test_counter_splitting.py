@@ -18,6 +18,7 @@ from loadmanager.demo.counter.load import Load
 from loadmanager.demo.counter.service import Counters, served
 from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.leader.splitting.owner import Journal, What
+from loadmanager.settings import Settings
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Key
 from statechannel.law.transitions import State
@@ -27,8 +28,6 @@ NAMESPACE = "demo/counters"
 PATIENCE_S = 60.0
 QUICK: dict[str, Any] = {
     "drain_timeout_s": 5.0,
-    "load_sample_interval_s": 0.2,
-    "load_report_min_interval_s": 0.2,
     "load_window_s": 2.0,
     "split_interval_s": 0.3,
     "split_hits": 1,
@@ -60,8 +59,8 @@ async def _member(directory: Path, settings: dict[str, Any]) -> AsyncGenerator[B
     async with Ledger(directory / "counters.db") as ledger:
         counters = Counters(ledger)
         async with served(counters) as url:
-            log = f"sqlite:{directory}/cluster.db"
-            counters.broker = Broker(counters, log=log, urls={"http": url}, endpoint=attach, **settings)
+            chosen = Settings(log=f"sqlite:{directory}/cluster.db", **settings)
+            counters.broker = Broker(counters, chosen, urls={"http": url}, endpoint=attach)
             async with counters.broker as broker:
                 ledger.broker = broker.name
                 yield broker

@@ -152,13 +152,13 @@ class Slow:
     def load(self): return {}
 
 async def main():
-    async with Broker(Slow(), log=sys.argv[1], host_release_timeout_s=60) as broker:
+    async with Broker(Slow(), log=sys.argv[1], host_acquire_timeout_s=120) as broker:
         await broker.ensure_namespace("t/n")
         await broker.locate("t/n/a")
         await broker.run_until_signal(lambda: print("ready", flush=True))
 
 def sync_main():
-    with SyncBroker(Slow(), log=sys.argv[1], host_release_timeout_s=60) as broker:
+    with SyncBroker(Slow(), log=sys.argv[1], host_acquire_timeout_s=120) as broker:
         broker.ensure_namespace("t/n")
         broker.locate("t/n/a")
         broker.run_until_signal(lambda: print("ready", flush=True))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from loadmanager import Broker
-from loadmanager.settings import Settings
+from loadmanager.settings import Settings, descriptions
 from loadmanager_api.cli.broker import Idle
 from stack.helm import built
 from tests.helm.rendering import (
@@ -142,7 +142,7 @@ def test_brokers_get_settings_that_they_accept(manifests: list[dict[str, Any]], 
     """The environment and the command line, as the broker reads them."""
     container = broker_of(manifests)
     environment = dict(of_kind(manifests, "ConfigMap", "loadmanager")["data"])
-    known = {f"LOADMANAGER_{name.upper()}" for name in Settings.model_fields}
+    known = {f"LOADMANAGER_{name.upper()}" for name in descriptions()}
     own = {each["name"] for each in container["env"] if each["name"].startswith("LOADMANAGER_")}
     assert environment.keys() | own <= known
     for name, value in environment.items():

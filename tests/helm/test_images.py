@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from loadmanager.settings import Settings
+from loadmanager.settings import Settings, descriptions
 from stack.helm import built
 from stack.servers import free_port
 from tests.helm.dockerfiles import CLEAN, DOCKERFILES, IMAGES, LABELS, ROOT, Built, broken_rules, carry_out, stages
@@ -207,7 +207,7 @@ def test_brokers_of_the_laptop_accept_their_settings(cluster: dict[str, Any], mo
     names = set[str]()
     for name, service in brokers(cluster):
         for variable, value in service["environment"].items():
-            assert variable.removeprefix("LOADMANAGER_").lower() in Settings.model_fields
+            assert variable.removeprefix("LOADMANAGER_").lower() in descriptions()
             monkeypatch.setenv(variable, value)
         settings = Settings()
         names.add(settings.advertised)

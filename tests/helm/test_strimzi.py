@@ -31,19 +31,18 @@ def topics(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in manifests if each["kind"] == "KafkaTopic"]
 
 
-@pytest.mark.parametrize("given", [(), ("replication=5", "min_insync_replicas=3", "compaction_lag_s=3600")])
+@pytest.mark.parametrize("given", [(), ("replication=5", "min_insync_replicas=3")])
 def test_topics_are_those_that_a_broker_would_create(given: tuple[str, ...]):
     found = topics(of_example("strimzi", *(f"--set=settings.{each}" for each in given)))
     values = dict(each.split("=") for each in given)
     settings = Settings(partitions=8, **values)  # pyright: ignore[reportArgumentType]
-    insync, lag_s = settings.min_insync_replicas, settings.compaction_lag_s
-    policy = TopicPolicy(16, settings.replication, insync, development=False, compaction_lag_s=lag_s)
+    policy = TopicPolicy(16, settings.replication, settings.min_insync_replicas, development=False)
     assert {each["spec"]["topicName"]: each["spec"] for each in found} == {
         f"shop.{spec.name}": {
             "topicName": f"shop.{spec.name}",
             "partitions": spec.partitions,
             "replicas": settings.replication,
-            "config": _new_settings(spec, insync, policy),
+            "config": _new_settings(spec, settings.min_insync_replicas, policy),
         }
         for spec in topics_of(settings)
     }
@@ -153,13 +152,11 @@ def test_rights_are_those_that_a_refused_coordinator_asks_for():
     assert "DescribeConfigs" in cluster
 
 
-@pytest.mark.parametrize("given", [(), ("--set=settings.compaction_lag_s=3600",)])
-def test_groups_of_coordinators_have_their_topic(given: tuple[str, ...]):
+def test_groups_of_coordinators_have_their_topic():
     spec = TopicSpec(TOPIC, 1, compacted=True, followed=True)
-    lag_s = 3_600.0 if given else Settings().compaction_lag_s
-    policy = TopicPolicy(16, 3, 2, development=False, compaction_lag_s=lag_s)
+    policy = TopicPolicy(16, 3, 2, development=False)
     names = {each["spec"]["topicName"] for each in topics(of_example("strimzi"))}
-    found = {each["spec"]["topicName"]: each["spec"] for each in topics(of_example("strimzi", COORDINATES, *given))}
+    found = {each["spec"]["topicName"]: each["spec"] for each in topics(of_example("strimzi", COORDINATES))}
     assert found.keys() - names == {f"shop.{each.name}" for each in (spec, GROUP_LAG)}
     for each in (spec, GROUP_LAG):
         assert found[f"shop.{each.name}"] == {

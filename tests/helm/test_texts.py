@@ -22,10 +22,10 @@ WRITTEN = {"a": "1000000", "b": "123456789012", "c": "true", "d": "1.5", "e": "t
 SETTINGS: dict[str, Any] = {
     "http_body_limit_bytes": LONG,
     "snapshot_records": MILLION,
-    "compaction_lag_s": 604_800,
+    "group_retention_s": 604_800,
     "capacity": {"cpu": 4, "memory": 2_000_000},
     "balancing_review": True,
-    "clock_drift": 0.001,
+    "balancing_budget": 0.001,
 }
 VALUES: dict[str, Any] = {
     "settings": SETTINGS,
@@ -102,12 +102,6 @@ def test_other_numbers_arrive_as_they_are(manifests: list[dict[str, Any]]):
     assert broker_of(manifests)["image"].endswith(":1000000")
     assert broker_of(manifests)["resources"]["limits"]["memory"] == 1_073_741_824
     assert of_kind(manifests, "HTTPRoute")["spec"]["parentRefs"][0]["port"] == MILLION
-
-
-def test_topics_are_numbered_as_they_are(tmp_path: Path):
-    values = given({"settings": {"compaction_lag_s": 604_800}}, tmp_path)
-    topic = of_kind(documents(rendered("-f", "examples/strimzi.yaml", *values)), "KafkaTopic", "load-brokers")
-    assert topic["spec"]["config"]["min.compaction.lag.ms"] == "604800000"
 
 
 def test_braces_of_others_stay_in_annotations(tmp_path: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
+from loadmanager.settings import Settings
 from loadmanager.testing.cluster import QUICK
 from statechannel.law.bundle import Key
 
@@ -44,7 +45,8 @@ class Poisoned:
 async def main(directory: Path, name: str, key: str) -> None:
     """Serve until standard input ends."""
     broker = Broker(
-        Poisoned(directory / "poison", key), advertised=name, log=f"sqlite:{directory / 'cluster.db'}", **SETTINGS
+        Poisoned(directory / "poison", key),
+        Settings(advertised=name, log=f"sqlite:{directory / 'cluster.db'}", **SETTINGS),
     )
     await broker.start()
     await asyncio.to_thread(sys.stdin.read)

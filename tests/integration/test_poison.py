@@ -14,6 +14,7 @@ import pytest
 from loadmanager import Broker
 from loadmanager.errors import Unavailable
 from loadmanager.model.policies.model import BundlePolicy
+from loadmanager.settings import Settings
 from stack.servers import free_port
 from statechannel.law.bundle import Bundle, Key
 from tests.integration.poisoned import SETTINGS
@@ -51,7 +52,7 @@ class Supervisor:
 async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
     tmp_path: Path,
 ):
-    watcher = Broker(None, log=f"sqlite:{tmp_path / 'cluster.db'}", **SETTINGS)
+    watcher = Broker(None, Settings(log=f"sqlite:{tmp_path / 'cluster.db'}", **SETTINGS))
     supervisor = Supervisor(tmp_path)
     async with asyncio.TaskGroup() as tasks:
         await watcher.start()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Key, Token
+from loadmanager.settings import Settings
 
 NAMESPACE = "shop/carts"
 TOPIC = f"{NAMESPACE}/alice"
@@ -49,9 +50,10 @@ class Host:
 def embedded(directory: Path, host: Host | None = None, **settings: Any) -> Broker:
     """A broker that has not started, without an admin interface unless `endpoint` says otherwise."""
     host = host or Host()
-    chosen = {"log": f"sqlite:{directory}/cluster.db", "endpoint": False, "drain_timeout_s": 5.0, **settings}
-    chosen.setdefault("urls", {"http": "http://127.0.0.1:1"})
-    host.broker = Broker(host, **chosen)
+    chosen = {"log": f"sqlite:{directory}/cluster.db", "drain_timeout_s": 5.0, **settings}
+    options = {name: chosen.pop(name) for name in ("urls", "endpoint", "bind") if name in chosen}
+    options = {"urls": {"http": "http://127.0.0.1:1"}, "endpoint": False, **options}
+    host.broker = Broker(host, Settings(**chosen), **options)
     return host.broker
 
 

@@ -167,9 +167,7 @@ QUICK = Settings.model_construct(
     in_flight_timeout_s=8.0,
     publish_timeout_s=1.0,
     lead_timeout_s=4.0,
-    host_prepare_timeout_s=2.0,
     host_acquire_timeout_s=2.0,
-    host_release_timeout_s=2.0,
     drain_timeout_s=5.0,
 )
 

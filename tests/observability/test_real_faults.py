@@ -23,7 +23,7 @@ from tests.observability.conftest import Scraping
 from tests.observability.real import away_from, ended, fires, locked, scraped
 
 QUICK: dict[str, Any] = {
-    "balancing": True, "balancing_interval_s": 1, "publish_timeout_s": 1, "lead_timeout_s": 8, "load_ttl_s": 4,
+    "balancing": True, "balancing_interval_s": 1, "publish_timeout_s": 1, "lead_timeout_s": 8,
     "load_report_max_interval_s": 1, "lookup_timeout_s": 1, "snapshot_records": 20, "snapshot_interval_s": 2,
     "snapshot_timeout_s": 2, "in_flight_timeout_s": 3,
 }  # fmt: skip

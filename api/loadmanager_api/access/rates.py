@@ -76,3 +76,7 @@ def client_of(scope: Any) -> str:
     """Whose bucket counts: the principal's, else the address's, whatever name the request gives."""
     sender = sender_of(scope)
     return sender.address if sender.how == UNVERIFIED else sender.name
+
+
+LOOKUPS_FOR_A_REQUEST = 10
+"""A client may look up this many times as often as it may ask for something else, which costs far more."""

@@ -28,6 +28,8 @@ from loadmanager_api.access.sender import Clock, NoKeys, Principal, Unauthentica
 
 _log = logging.getLogger("loadmanager")
 
+LEEWAY_S = 30.0
+"""By which an issuer's clock may differ: it covers clocks that lost NTP."""
 KEYS_AT_MOST = 100
 SECRET_BYTES = 32
 RSA_BITS = 2_048
@@ -125,7 +127,7 @@ class Tokens:
                     algorithms=list(key.algorithms),
                     audience=settings.token_audience,
                     issuer=settings.token_issuer or None,
-                    leeway=settings.token_leeway_s,
+                    leeway=LEEWAY_S,
                     options={"require": ["exp", "aud"]},
                 )
             except jwt.InvalidSignatureError as error:
@@ -154,7 +156,7 @@ class Tokens:
         name = claims.get(claim)
         if not isinstance(name, str) or not name or len(name) > NAME_CHARACTERS or not name.isprintable():
             raise Unauthenticated("subject", f"the token has no usable claim {claim!r}, which names its owner")
-        return Principal(name, "token", float(claims["exp"]) + self._settings.token_leeway_s)
+        return Principal(name, "token", float(claims["exp"]) + LEEWAY_S)
 
     # --- keys
 

@@ -57,12 +57,18 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 
+    from loadmanager.errors import Invalid
     from loadmanager.settings import Settings
     from loadmanager.settings.by_name import wrong
+    from loadmanager.settings.removed import check_settable
 
     values = {name: value for name, value in given.items() if value is not None}
+    by_set = pairs(more, "--set")
     try:
-        return Settings(**{**values, **pairs(more, "--set")})
+        check_settable(by_set)
+        return Settings(**{**values, **by_set})
+    except Invalid as error:
+        raise click.UsageError(str(error)) from None
     except SettingsError as error:
         raise click.UsageError(_unparsed(str(error))) from None
     except ValidationError as error:

@@ -62,7 +62,7 @@ async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     async with opened_log(settings) as log:
         count = await log.open_topic(TopicSpec(CHANNEL_TOPIC, settings.partitions))
         await log.open_topic(TopicSpec(CHANNEL_TOPIC + SNAPSHOTS, count, compacted=True))
-        decisions = DecisionLog(log, lambda: settings.decision_retention_s, wall_clock_ms, asyncio.to_thread)
+        decisions = DecisionLog(log, wall_clock_ms, asyncio.to_thread)
         await decisions.open()
         replays = ReplayQueue(log, CHANNEL_TOPIC, settings.snapshot_timeout_s)
         channel = ChannelReader(log, CHANNEL_TOPIC, count, replays)

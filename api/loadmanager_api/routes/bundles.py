@@ -1,7 +1,7 @@
 """`/v1/bundles`: list bundles with state and owner; split, merge, cancel, watch.
 
 Each change returns when the cluster has done it. Loads of bundles are those that their owners last reported; an owner
-reports its hottest bundles (`load_top_bundles`). A broker that does not lead reads the reports when it is asked: first
+reports its 25 hottest bundles. A broker that does not lead reads the reports when it is asked: first
 await `views.bundles.read`, or `read_bundles`.
 
 A bundle's history is every record about it that the log still holds, with its verdict. `/v1/splitting` says what this

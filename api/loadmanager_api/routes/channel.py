@@ -24,7 +24,7 @@ from loadmanager.channel.audit.digests import (
 )
 from loadmanager.channel.log_status import Outlook, look
 from loadmanager.channel.owner.service import owner_of
-from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
+from loadmanager.cluster.readers import NAME, READER_TTL_S, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
 from loadmanager_api.openapi import answers, shape
 from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
@@ -317,7 +317,7 @@ async def show_reader(node: TheNode, name: str) -> Reader:
 
 @router.put("/v1/channel/readers/{name}", responses=answers(409, 412))
 async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> Reader:
-    """Register, move or renew a reader. The log keeps what the reader has not read for `reader_ttl_s`.
+    """Register, move or renew a reader. The log keeps what the reader has not read for 30 days.
 
     409 if part of it was trimmed already, 412 if the positions do not fit the channel.
     """
@@ -335,5 +335,5 @@ def _registry(node: Node) -> ReaderRegistry:
 
 
 def _reader(node: Node, name: str, reader: ChannelReader) -> Reader:
-    until_ms = reader.registered_ms + round(1000 * node.settings.reader_ttl_s)
+    until_ms = reader.registered_ms + round(1000 * READER_TTL_S)
     return Reader.model_validate(asdict(reader) | {"name": name, "until_ms": until_ms})

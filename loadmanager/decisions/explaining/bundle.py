@@ -26,6 +26,7 @@ from loadmanager.decisions.explaining.situation import Round, Situation
 from loadmanager.decisions.record import BEGUN
 from loadmanager.model.cluster import ALLOWED, FREE, NOWHERE, UNITS, ClusterModel
 from loadmanager.model.load import RESOURCES, weights_of
+from loadmanager.model.observation import LOAD_CHANGE
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Decision, Move, percent
 from loadmanager.strategies.rebalancing.plan.eligibility import IN_FLIGHT, KEPT, NO_OWNER, PAUSED, RESTING, UNKNOWN
@@ -240,7 +241,7 @@ def _resting(model: ClusterModel, settings: Settings, row: int, left_s: float) -
         sentence,
         (
             f"{span(left_s)} pass",
-            f"its load changes by {settings.load_change_percent:g}% or more",
+            f"its load changes by {LOAD_CHANGE:.0%} or more",
             "its broker drains, or a policy forbids it where it is",
         ),
     )
@@ -617,7 +618,7 @@ def _notes(situation: Situation, bundle: Bundle, whereabouts: Whereabouts) -> li
         notes.append(f"the model of that round is not available ({reason}): there are no numbers and no changes")
     elif bundle not in situation.rows and whereabouts.exists:
         notes.append(
-            "its owner did not report it among its hottest bundles (load_top_bundles), so no round weighed it: "
+            "its owner did not report it among its 25 hottest bundles, so no round weighed it: "
             "its load counts as foreign there"
         )
     return notes

@@ -137,7 +137,9 @@ class Explainer:
         except ValueError as error:
             raise Invalid(str(error)) from None
         if found is None:
-            raise NotFound(f"there is no decision {decision_id}, or it is not kept any more (decision_retention_s)")
+            raise NotFound(
+                f"there is no decision {decision_id}, or it is older than the week for which decisions are kept"
+            )
         return found.record
 
     async def decide_again(self, decision_id: str) -> Again:
@@ -156,7 +158,7 @@ class Explainer:
         if at_ms is None and self._live is not None:
             return await self._live.now()
         raise Gone(
-            "no decision is recorded at or before that time: it is older than decision_retention_s, "
+            "no decision is recorded at or before that time: it is older than the week for which decisions are kept, "
             "or there was no leader yet"
         )
 

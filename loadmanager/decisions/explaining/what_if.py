@@ -29,6 +29,7 @@ from loadmanager.model.policies.constraints import Holdings, constraints_for, gr
 from loadmanager.model.policies.model import TYPES, Policies, Policy
 from loadmanager.model.policies.validation import check_fields, check_name
 from loadmanager.settings import Settings
+from loadmanager.settings.removed import check_settable
 from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
 from loadmanager.strategies.registry import STRATEGIES
 from statechannel.law.record import BrokerId
@@ -395,6 +396,7 @@ def _projected(situation: Situation) -> Projection:
 
 
 def _settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    check_settable(changes)
     try:
         return with_settings(settings, changes)
     except ValidationError as error:

@@ -20,7 +20,7 @@ from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
-from loadmanager.leader.plans.advice import MOST_CUTS, Advice, Cut, CutBundles, Expected, Measure
+from loadmanager.leader.plans.advice import MOST_CUTS, STEP_FACTOR, Advice, Cut, CutBundles, Expected, Measure
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.settings import Settings
 
@@ -59,7 +59,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
 
 def cuts_of(namespace: Namespace, settings: Settings) -> tuple[Cut, ...]:
     """Splits of the largest bundles first, as many as the bounds of advice allow."""
-    most = min(float(settings.namespace_max_bundles), namespace.bundles * settings.advice_step_factor)
+    most = min(float(settings.namespace_max_bundles), namespace.bundles * STEP_FACTOR)
     room, cuts = int(most) - namespace.bundles, list[Cut]()
     for bundle, size in sorted(namespace.large.items(), key=lambda item: (-item[1], item[0]))[:MOST_CUTS]:
         parts = min(MOST_PARTS, ceil(size / namespace.allowed), room + 1)

@@ -18,6 +18,7 @@ from loadmanager.history.replay import RECORDED, Candidate, Ranked, ReplayResult
 from loadmanager.leader.plans.advice import (
     NAMES,
     NUMBERS,
+    STEP_FACTOR,
     Advice,
     ChangeSettings,
     Expected,
@@ -41,7 +42,7 @@ READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
 
 def candidates(base: Settings) -> tuple[str, ...]:
     """Candidates in the syntax of `replay`: what the cluster did, and every setting that one step reaches."""
-    tolerances = [_rounded(base.tolerance * factor) for factor in _factors(base.advice_step_factor)]
+    tolerances = [_rounded(base.tolerance * factor) for factor in _factors(STEP_FACTOR)]
     allowed = "|".join(f"{each:g}" for each in tolerances if 0 < each <= 1)
     here = base.balancing_strategy
     others = [name for name in STRATEGIES.names() if name != here]

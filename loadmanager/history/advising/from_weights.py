@@ -22,6 +22,7 @@ from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
 from loadmanager.leader.plans.advice import (
     FROM_ZERO,
+    STEP_FACTOR,
     Advice,
     ChangeSettings,
     Expected,
@@ -74,7 +75,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
         return "brokers declare no capacity for messages, or these don't explain their work"
     if right.low <= present * WORTH and right.high >= present / WORTH:
         return f"{NAME} is {present:g}, which is right: between {right.low:.3g} and {right.high:.3g}"
-    to = round(step_towards(NAME, present, right.value, settings.advice_step_factor), DIGITS)
+    to = round(step_towards(NAME, present, right.value, STEP_FACTOR), DIGITS)
     if to == present or to <= 0 or (present <= 0 and NAME not in FROM_ZERO):
         return f"{NAME} should be {right.value:.3g}, and no single step leads there from {present:g}"
     expected = _promise(tables, window, options, to)

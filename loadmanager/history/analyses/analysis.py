@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from loadmanager.history.lake import Window
 from loadmanager.model.load import DEFAULT_WEIGHTS, Weights, weights_of
 from loadmanager.settings import Settings
+from loadmanager.strategies.splitting.merging import MERGE_BELOW
 from loadmanager.strategies.splitting.splits import Limits
 
 Table = Any
@@ -55,7 +56,7 @@ class Options(msgspec.Struct, frozen=True):
             weights=weights_of(settings),
             tolerance=settings.tolerance,
             rest_s=settings.bundle_rest_s,
-            merge_below=settings.merge_below_percent / 100,
+            merge_below=MERGE_BELOW,
             namespace_min_bundles=settings.namespace_min_bundles,
             namespace_max_bundles=settings.namespace_max_bundles,
         )

@@ -59,7 +59,8 @@ def refresh_gold(
 ) -> dict[str, int]:
     """Bring gold up to what silver is complete to; returns, per table, how many minutes were recomputed.
 
-    `load_ttl_s` is the brokers' setting. `everything` recomputes all minutes: use it after that setting has changed.
+    `load_ttl_s` is twice the brokers' `load_report_max_interval_s`. `everything` recomputes all minutes: use it after
+    that setting has changed.
     """
     known = stages(lake)
     ttl_us = round(load_ttl_s * 1_000_000)

@@ -58,9 +58,9 @@ REFUSED = re.compile(
 class Options(msgspec.Struct, frozen=True):
     """How the ingest runs.
 
-    `partitions` is how many the channel has, `load_ttl_s` the brokers' setting. A batch takes at most
-    `max_per_trigger` records, and batches begin `trigger_s` apart, or later. Gold follows every `gold_s`. `metrics`:
-    `host:port` on which Prometheus finds them, none if empty.
+    `partitions` is how many the channel has, `load_ttl_s` twice the brokers' `load_report_max_interval_s`. A batch
+    takes at most `max_per_trigger` records, and batches begin `trigger_s` apart, or later. Gold follows every `gold_s`.
+    `metrics`: `host:port` on which Prometheus finds them, none if empty.
     """
 
     partitions: int = 1

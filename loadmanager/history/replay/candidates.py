@@ -28,14 +28,11 @@ MOST = 200
 _STRATEGY = "balancing_strategy"
 NOT_PLAYED = frozenset(
     {
-        *("balancing", "balancing_review", "load_sample_interval_s", "load_window_s", "load_ttl_s"),
-        *("load_report_min_interval_s", "load_report_max_interval_s", "load_report_threshold_percent"),
-        *("moves_in_flight", "moves_in_flight_per_broker", "moves_in_flight_per_namespace"),
-        *("broker_max_bundles", "failure_domains", "prefer_later_versions", "placement_margin_percent"),
-        *("lookup_timeout_s", "drain_timeout_s"),
+        *("balancing", "balancing_review", "load_window_s", "load_report_max_interval_s"),
+        *("prefer_later_versions", "lookup_timeout_s", "drain_timeout_s"),
     }
 )
-NOT_PLAYED_KINDS = ("advice_", "decision_", "host_", "merge", "namespace_", "quarantine_", "split")
+NOT_PLAYED_KINDS = ("advice_", "host_", "merge", "namespace_", "split")
 """Settings, and prefixes of more, that change nothing in a replay: candidates that differ in them would be equal."""
 
 

@@ -57,7 +57,7 @@ def collect(
 ) -> Material:
     """What the report of the window shows. Raises NotFound where no broker reported in it.
 
-    `ttl_s`: how long a report holds without a next one (the setting `load_ttl_s`).
+    `ttl_s`: how long a report holds without a next one (twice `load_report_max_interval_s`).
     """
     asked("brokers")
     span = span_of(tables, window)

@@ -16,7 +16,7 @@ from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 class Topic(msgspec.Struct, frozen=True):
     """A topic, and the tables that its records go to.
 
-    A `compacted` topic keeps replaced records for the setting `compaction_lag_s`; a later reader finds only the newest
+    A `compacted` topic keeps replaced records for a day (`min.compaction.lag.ms`); a later reader finds only the newest
     value of each key. Other topics keep everything until it is trimmed by age.
     """
 

@@ -26,6 +26,7 @@ from loadmanager.documents.fold import ABSENT, Version
 from loadmanager.errors import Conflict, Invalid, NotFound, Unavailable
 from loadmanager.leader.plans.advice import (
     NUMBERS,
+    STEP_FACTOR,
     ChangeSettings,
     Cut,
     CutBundles,
@@ -295,10 +296,13 @@ class SplitsApplier:
         if gone is not None:
             return Obstacle(PlanAction.SUPERSEDE, f"bundle {gone} no longer exists")
         more = count + sum(cut.parts - 1 for cut in change.cuts)
-        most = min(float(settings.namespace_max_bundles), count * settings.advice_step_factor)
+        most = min(float(settings.namespace_max_bundles), count * STEP_FACTOR)
         if more > most:
             what = f"{change.namespace} would have {more} bundles instead of {count}, at most {most:.0f} are allowed"
-            return Obstacle(PlanAction.REFUSE, f"out of bounds: {what} (namespace_max_bundles, advice_step_factor)")
+            return Obstacle(
+                PlanAction.REFUSE,
+                f"out of bounds: {what} (namespace_max_bundles, and {STEP_FACTOR:g} times as many at once)",
+            )
         return None
 
     def noted(self, plan: Plan) -> Mapping[str, object]:  # noqa: ARG002 - see the contract

@@ -4,7 +4,7 @@ Pure. Appliers add what they find: bounds, and changes by others.
 
 The effect of advice is the spread in the leaders' rounds before and after, by one ruler. A round counts until the next
 one. Consecutive rounds are alike, so the standard error counts fewer of them than there are (first-order
-autocorrelation). Harm is a mean that is worse by more than chance explains, and by more than `advice_harm_percent`.
+autocorrelation). Harm is a mean that is worse by more than chance explains, and by more than `HARM_PERCENT`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from loadmanager.leader.plans.table import OVER, UNDECIDED, UNDER_WAY, PlanActio
 
 KEPT_MS = 30 * 86_400_000
 """How long a finished plan with advice is kept: longer than advice lives, so the same advice cannot come again."""
+HARM_PERCENT = 10.0
+"""Advice that makes its measure worse by more is withdrawn: smaller differences are usually noise."""
 GIVEN_UP = OVER - {PlanState.DONE, PlanState.VERIFIED}
 
 

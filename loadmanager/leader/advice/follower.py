@@ -19,6 +19,7 @@ from loadmanager.decisions.record import DecisionRecord
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.leader.advice.changes import Applier, Done, Lost, Obstacle, Waits
 from loadmanager.leader.advice.core import (
+    HARM_PERCENT,
     MIN_ROUNDS,
     Sample,
     Turn,
@@ -246,8 +247,7 @@ class Following:
         await self._conclude(plan, baseline, found)
 
     async def _conclude(self, plan: Plan, baseline: Period, found: Period) -> None:
-        harm_percent = self._settings().advice_harm_percent
-        result = effect(advice_of(plan).expected, baseline, found, harm_percent, ahead=_ahead(plan))
+        result = effect(advice_of(plan).expected, baseline, found, HARM_PERCENT, ahead=_ahead(plan))
         action = PlanAction.HARM if result.harm else PlanAction.KEEP
         plan = await self._advance(plan, action, self._leader, told(result), noted={"effect": result})
         self._counts.advice["harmed" if result.harm else "kept"] += 1

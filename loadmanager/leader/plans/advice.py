@@ -235,16 +235,12 @@ def _digest(advice: Advice) -> str:
 NUMBERS = frozenset(
     {
         *("balancing_tolerance", "balancing_budget", "balancing_interval_s", "balancing_moves_per_round"),
-        *("bundle_rest_s", "load_change_percent", "overloaded_percent", "load_report_threshold_percent"),
-        *("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate", "placement_margin_percent"),
-        *("shedder_target_std", "shedder_hit_count", "shedder_max_brokers", "shedder_delay_s", "shedder_history"),
-        *("shedder_threshold_percent", "shedder_min_throughput_bytes_s", "uniform_rate_percent"),
-        *("uniform_throughput_factor", "unload_min_rate_msg_s", "unload_min_throughput_bytes_s"),
-        *("unload_max_fraction", "avg_low_percent", "avg_high_percent", "avg_low_hits", "avg_high_hits"),
+        *("bundle_rest_s", "overloaded_percent", "weight_cpu", "weight_bandwidth", "weight_message_rate"),
+        *("shedder_hit_count", "shedder_delay_s"),
         *("split_max_keys", "split_max_sessions", "split_max_rate_msg_s", "split_max_bandwidth_bytes_s"),
     }
 )
-"""Numeric settings that advice may change, by at most the factor `advice_step_factor` at a time.
+"""Numeric settings that advice may change, by at most the factor `STEP_FACTOR` at a time.
 
 Excluded are switches, limits of moves under way, times that safety depends on, and settings that control advice.
 """
@@ -252,12 +248,13 @@ Excluded are switches, limits of moves under way, times that safety depends on, 
 NAMES = frozenset({"balancing_strategy", "placement"})
 """Settings that advice may change to the name of another installed strategy."""
 
-FROM_ZERO = dict.fromkeys(("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate"), 1.0) | {
-    "shedder_hit_count": 1.0,
-    "placement_margin_percent": 5.0,
-}
+FROM_ZERO: Mapping[str, float] = dict.fromkeys(
+    ("weight_cpu", "weight_bandwidth", "weight_message_rate", "shedder_hit_count"), 1.0
+)
 """What a 0 may become in one step. For the other numbers 0 means no limit, and advice must not change it."""
 
+STEP_FACTOR = 2.0
+"""A number changes by this factor at most with one piece of advice: it limits the harm of a wrong step."""
 MOST_SETTINGS = 8
 MOST_CUTS = 64
 MOST_MOVES = 100
@@ -293,7 +290,7 @@ def check_steps(change: ChangeSettings, present: Settings) -> None:
     """Check that one step may change the settings as advised. Raises Invalid."""
     for each in change.changes:
         if each.name in NUMBERS:
-            _check_step(each, getattr(present, each.name), present.advice_step_factor)
+            _check_step(each, getattr(present, each.name), STEP_FACTOR)
     try:
         combined(present, {each.name: each.to for each in change.changes})
     except ValueError as error:
@@ -322,7 +319,7 @@ def _check_step(change: SettingChange, present: object, factor: float) -> None:
     if abs(nearest - to) > 1e-9 * max(1.0, abs(to)):
         raise Invalid(
             f"out of bounds: {change.name} is {now:g}, and one piece of advice may change it to {nearest:g}, "
-            f"not to {to:g} (advice_step_factor is {factor:g})"
+            f"not to {to:g} (one step is a factor of {factor:g} at most)"
         )
 
 

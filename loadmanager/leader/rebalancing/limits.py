@@ -60,9 +60,12 @@ class Limits(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(settings: Settings) -> Limits:
-        return Limits(
-            settings.moves_in_flight, settings.moves_in_flight_per_broker, settings.moves_in_flight_per_namespace
-        )
+        """As many as one round may decide; a tenth of them for a broker, half of them for a namespace.
+
+        A broker also opens bundles one after the other, and one tenant does not block the others.
+        """
+        most = settings.balancing_moves_per_round
+        return Limits(most, max(1, most // 10), max(1, most // 2))
 
 
 class UnderWay:

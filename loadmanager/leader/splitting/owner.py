@@ -357,7 +357,7 @@ class Reshaper:
         self._inheritance.give(
             divide(load, sorted(children), keys),
             self._clock_s() + max(settings.load_window_s, REPORTS_AWAITED * settings.load_report_min_interval_s),
-            spread=begun is not None and ruling.settings_of(bundle).split_children,
+            spread=begun is not None,
         )
         cause = begun.hot.measure.cause if begun is not None else Cause.ADMIN
         why = f"{begun.hot}; by {begun.cuts.algorithm}" if begun is not None else "an administrator asked for it"

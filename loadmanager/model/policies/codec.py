@@ -28,6 +28,7 @@ from loadmanager.model.policies.model import (
     Policy,
 )
 from loadmanager.model.policies.validation import check_fields
+from loadmanager.settings.removed import REMOVED
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 
@@ -84,6 +85,9 @@ def decode(data: bytes) -> Policy:
     """The inverse of `encode`. Raises for unusable documents; the previous version then stays in force."""
     stored = msgspec.json.decode(data, type=Stored)
     policy = msgspec.json.decode(stored.policy, type=TYPES[stored.kind])
+    if isinstance(policy, NamespacePolicy | BundlePolicy):  # an earlier release may have written more
+        kept = {name: value for name, value in policy.settings.items() if name not in REMOVED}
+        policy = msgspec.structs.replace(policy, settings=kept)
     check_fields(policy)
     return policy
 

@@ -253,7 +253,7 @@ def constraints_for(
         weight=terms.weight,
         group=spreading.of_namespace[bundles.namespace],
         groups=spreading.groups,
-        spread_over_domains=settings.failure_domains and any(brokers.domains),
+        spread_over_domains=any(brokers.domains),
         presence=spreading.presence,
         namespace_here=spreading.namespace_here,
         isolated=_isolated(permissions, bundles),

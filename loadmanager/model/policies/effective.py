@@ -73,17 +73,10 @@ def intersects(one: Bundle, other: Bundle) -> bool:
 NAMESPACE_SETTINGS = frozenset(
     {
         "bundle_rest_s",
-        "load_change_percent",
         "merge",
-        "merge_below_percent",
-        "merge_rest_s",
         "namespace_max_bundles",
-        "namespace_min_bundles",
-        "quarantine_deaths",
         "split",
         "split_algorithm",
-        "split_children",
-        "split_hits",
         "split_max_bandwidth_bytes_s",
         "split_max_keys",
         "split_max_rate_msg_s",
@@ -92,7 +85,7 @@ NAMESPACE_SETTINGS = frozenset(
 )
 """Settings that a namespace's policy may override."""
 
-BUNDLE_SETTINGS = NAMESPACE_SETTINGS - {"namespace_max_bundles", "namespace_min_bundles"}
+BUNDLE_SETTINGS = NAMESPACE_SETTINGS - {"namespace_max_bundles"}
 """Settings that a bundle's policy may override."""
 
 Overrides = Mapping[str, float | int | str | bool]

@@ -36,8 +36,9 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.policies.patterns import Unmatchable, compiled, matches_broker, matches_namespace
 from loadmanager.model.policies.permissions import WHEREVER, brokers_of
-from loadmanager.settings import MAX_PORT, Settings
+from loadmanager.settings import MAX_PORT, Settings, descriptions
 from loadmanager.settings.choices import AUTOMATIC
+from loadmanager.settings.removed import why_removed
 from statechannel.law.bundle import DOTS, Bundle, check_namespace
 
 
@@ -209,9 +210,10 @@ def _access(policy: AccessPolicy) -> None:
 def _settings(overrides: Overrides, allowed: Collection[str], wanted: Settings | None) -> None:
     settings = wanted or _DEFAULTS
     for name, value in overrides.items():
+        if (why := why_removed(name)) is not None:
+            raise Invalid(f"settings: {why}")
         if name not in allowed:
-            known = name in type(settings).model_fields
-            why = "holds for the whole cluster" if known else "does not exist"
+            why = "holds for the whole cluster" if name in descriptions() else "does not exist"
             raise Invalid(f"settings: {name!r} {why}; here may be set: {', '.join(sorted(allowed))}")
         present = getattr(settings, name)
         if isinstance(value, str) != isinstance(present, str) or isinstance(value, bool) != isinstance(present, bool):

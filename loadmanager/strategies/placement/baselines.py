@@ -47,7 +47,7 @@ class PowerOfTwo:
 class LeastResourceUsage:
     """Placement as in Pulsar's extensible load manager (LeastResourceUsageWithWeight).
 
-    Chooses one of the brokers whose usage is below the mean by the margin `Given.margin` (`placement_margin_percent`),
+    Chooses one of the brokers whose usage is below the mean by the margin `Given.margin`,
     or if there is none, of all brokers, however full or unknown. Bundles that a broker was just given do not count, so
     a burst of lookups lands on the few that were low a moment ago. One full broker can lift the mean so little that no
     broker is well below it. Pulsar chooses at random; here the bundle's hash decides.

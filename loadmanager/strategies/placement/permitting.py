@@ -64,7 +64,7 @@ class Permitting:
         holdings: Callable[[str], Mapping[BrokerId, int]],
         claims: Claims | None = None,
     ) -> None:
-        self.candidates = tuple(laid_down(policies, settings, each) for each in candidates)
+        self.candidates = tuple(laid_down(policies, each) for each in candidates)
         fleet = _fleet(peers, self.candidates)
         self._anywhere = not (policies.isolation or policies.bundles or settings.prefer_later_versions)
         self._everybody = Permitted(self.candidates)
@@ -73,7 +73,7 @@ class Permitting:
         self._groups = grouped(policies.namespaces)
         self._holdings = holdings
         self._here: dict[str, Counter[str]] = {}
-        self._domains = _domains(policies, peers) if settings.failure_domains else {}
+        self._domains = _domains(policies, peers)
         self._known: dict[object, Permitted] = {}
 
     @property
@@ -158,10 +158,10 @@ def holdings_of(table: OwnershipTable, namespace: str) -> Mapping[BrokerId, int]
     return held
 
 
-def laid_down(policies: Policies, settings: Settings, candidate: Candidate) -> Candidate:
-    """The candidate with the drain and limit that policies and settings give it."""
+def laid_down(policies: Policies, candidate: Candidate) -> Candidate:
+    """The candidate with the drain and limit that policies give it."""
     policy = policies.brokers.get(candidate.broker.name)
-    most = candidate.max_bundles if candidate.max_bundles is not None else settings.broker_max_bundles
+    most = candidate.max_bundles
     if policy is not None and policy.max_bundles is not None:
         most = policy.max_bundles
     draining = candidate.draining or (policy is not None and policy.drain)

@@ -43,7 +43,7 @@ class Given(msgspec.Struct, frozen=True):
 
     `bundles`: how many bundles it gave to each broker that the table does not show yet. `declined_by`: the broker that
     just refused the bundle. `preferred`: the name of a broker that should get it back, as after its restart. `margin`:
-    the setting `placement_margin_percent` as a fraction.
+    the fraction below the mean that `least-resource-usage` asks for; by default Pulsar's.
     """
 
     bundles: Mapping[BrokerId, int] = msgspec.field(default_factory=dict)

@@ -27,6 +27,7 @@ from loadmanager.model.cluster import (
     Ints,
     unconstrained,
 )
+from loadmanager.model.observation import LOAD_CHANGE
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.placement import Candidate, Given, Placed
 from loadmanager.strategies.playground.bounds import Ruler
@@ -56,7 +57,6 @@ class SimulatedCluster:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._incarnation = [1] * scenario.brokers
         self._rest_s = settings.bundle_rest_s
-        self._change = settings.load_change_percent / 100
 
     @property
     def broker_ids(self) -> list[BrokerId]:
@@ -118,14 +118,14 @@ class SimulatedCluster:
         return [bundle for bundle, moves in self._left.items() if self._age_s(moves[-1][0]) < self._rest_s]
 
     def changed(self) -> Flags:
-        """(m,): whether a bundle's load differs from that at its last planned move by `load_change_percent`.
+        """(m,): whether a bundle's load differs from that at its last planned move by the fraction `LOAD_CHANGE`.
 
         Judged by messages and bytes, as in the live leader: a bundle that left a slow machine did not change.
         """
         asked = self.scenario.asked(self.at)
         before, now = self._asked_when_moved[:, ASKED], asked[:, ASKED]
         whole = summed(asked, self.place, self.scenario.brokers)[self.place][:, ASKED]
-        differs = np.abs(now - before) > np.maximum(self._change * before, LEAST_PART * whole)
+        differs = np.abs(now - before) > np.maximum(LOAD_CHANGE * before, LEAST_PART * whole)
         changed: Flags = np.logical_or.reduce(differs, axis=1)
         return np.isfinite(self.moved_at) & changed
 

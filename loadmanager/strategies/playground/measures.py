@@ -17,6 +17,7 @@ from loadmanager.strategies.playground.cluster import Conditions
 from loadmanager.strategies.playground.game import Run, play
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads import TRACE, WORKLOADS, make
+from loadmanager.strategies.rebalancing.strategy import Strategy
 from loadmanager.strategies.registry import PLACEMENTS, STRATEGIES
 
 TRANSFER_GAP_S = 0.027
@@ -168,7 +169,7 @@ def placement_for(strategy: str, settings: Settings) -> str:
 
 
 def games(
-    strategies: Sequence[str],
+    strategies: Sequence[str | Strategy],
     workloads: Sequence[str],
     seeds: Iterable[int],
     size: Size,
@@ -179,7 +180,7 @@ def games(
     hindsight: bool = True,
 ) -> Iterator[Game]:
     """Play each strategy on each workload and seed. Raises Invalid for unknown names, before the first game."""
-    check_names(strategies, STRATEGIES.names(), "strategy")
+    check_names([each for each in strategies if isinstance(each, str)], STRATEGIES.names(), "strategy")
     check_names(workloads, [*WORKLOADS, TRACE], "workload")
     if TRACE in workloads and trace is None:
         raise Invalid("the workload trace needs a file: give it with --trace")
@@ -187,9 +188,15 @@ def games(
         for workload in workloads:
             scenario = make(workload, size, seed, trace)
             bound = hindsight_bound(scenario, Ruler.of(settings)) if hindsight else float("nan")
-            for name in strategies:
+            for strategy in strategies:
+                name = strategy if isinstance(strategy, str) else strategy.name
                 run = play(
-                    scenario, name, settings, conditions=conditions, placement=placement_for(name, settings), seed=seed
+                    scenario,
+                    strategy,
+                    settings,
+                    conditions=conditions,
+                    placement=placement_for(name, settings),
+                    seed=seed,
                 )
                 yield Game(measure(run, seed, bound), run)
 

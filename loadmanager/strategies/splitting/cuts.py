@@ -48,6 +48,10 @@ class Cuts(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+MARGIN = 0.1
+"""`flow_or_qps_equally_divide` cuts above a limit by this fraction; Pulsar's default."""
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """The limits for cuts by load: a bundle's limits, and the margin above them from which Pulsar's algorithm cuts."""
 
@@ -56,7 +60,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(settings: Settings) -> Bounds:
-        return Bounds(Limits.of(settings), settings.split_margin_percent / 100)
+        return Bounds(Limits.of(settings), MARGIN)
 
 
 UNBOUNDED = Bounds(Limits(math.inf, math.inf, math.inf, math.inf), 0.0)

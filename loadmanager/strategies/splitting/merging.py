@@ -1,6 +1,6 @@
 """Decides which cold neighbours an owner merges, and why not the others. Pure; the memory goes in and out.
 
-The neighbours belong to one owner, touch, are under the same policies, and together stay below `merge_below_percent` of
+The neighbours belong to one owner, touch, are under the same policies, and together stay below `MERGE_BELOW` of
 every split limit. Each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
 whatever the load does:
 
@@ -27,6 +27,9 @@ from loadmanager.model.load import total_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.splits import Limits, SettingsOf, fullest, is_cold, nothing_said
 from statechannel.law.bundle import Bundle
+
+MERGE_BELOW = 0.1
+"""Neighbours that stay below this fraction of the split limits together are cold: the result is not split again."""
 
 
 class MergeRule(StrEnum):
@@ -117,24 +120,22 @@ def why_not_merged(
     refused = _not_cold(view, bundle, settings)
     load = view.loads.get(bundle)
     if refused is MergeRule.NOT_COLD and load is not None:
-        return f"{refused}: {fullest(load, Limits.of(settings))}; cold is below {settings.merge_below_percent:g}%"
+        return f"{refused}: {fullest(load, Limits.of(settings))}; cold is below {MERGE_BELOW:.0%}"
     if refused is not None:
         return f"{refused}: {view.left_alone(bundle)}" if refused is MergeRule.POLICY else str(refused)
     since = cold.get(bundle)
     rested_s = 0.0 if since is None else now_s - since.since_s
     if rested_s < settings.merge_rest_s:
         return f"{MergeRule.REST}: cold for {rested_s:.0f} s of {settings.merge_rest_s:g} s"
-    return (
-        "cold and at rest; it waits for a neighbour that is so too, for room above namespace_min_bundles, or its turn"
-    )
+    return "cold and at rest; it waits for a neighbour that is so too, for more than the fewest bundles, or its turn"
 
 
 def _not_cold(view: MergeView, bundle: Bundle, settings: Settings) -> MergeRule | None:
-    if not settings.balancing or not settings.merge or settings.merge_below_percent <= 0:
+    if not settings.balancing or not settings.merge:
         return MergeRule.SWITCHED_OFF
     if bundle not in view.loads:
         return MergeRule.NOT_MEASURED
-    if not is_cold(view.loads[bundle], Limits.of(settings), settings.merge_below_percent / 100):
+    if not is_cold(view.loads[bundle], Limits.of(settings), MERGE_BELOW):
         return MergeRule.NOT_COLD
     return MergeRule.POLICY if view.left_alone(bundle) else None
 
@@ -188,7 +189,7 @@ def _of_run(
 
 def _cold_together(view: MergeView, run: Sequence[Bundle], begin: int, settings: Settings, most: int) -> int:
     """The end (exclusive) of the bundles that can merge with the one at `begin`."""
-    limits, below = Limits.of(settings), settings.merge_below_percent / 100
+    limits, below = Limits.of(settings), MERGE_BELOW
     end, total = begin + 1, view.loads[run[begin]]
     for bundle in itertools.islice(run, begin + 1, begin + max(1, most)):
         total = total_of((total, view.loads[bundle]))
@@ -202,7 +203,7 @@ def _merge(view: MergeView, bundles: Sequence[Bundle], settings: Settings) -> Me
     load = total_of(view.loads[bundle] for bundle in bundles)
     most = fullest(load, Limits.of(settings))
     reason = (
-        f"{len(bundles)} cold neighbours, together at most {most}; below {settings.merge_below_percent:g}% "
+        f"{len(bundles)} cold neighbours, together at most {most}; below {MERGE_BELOW:.0%} "
         f"for {settings.merge_rest_s:g} s"
     )
     return Merge(tuple(bundles), load, reason)

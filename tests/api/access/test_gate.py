@@ -20,6 +20,7 @@ from loadmanager_api.access import access
 from loadmanager_api.access.access import Access
 from loadmanager_api.access.sender import Principal, Unauthenticated
 from loadmanager_api.access.tls import certified, name_in
+from loadmanager_api.access.tokens import LEEWAY_S
 from loadmanager_api.server import NotLoopback, check_reach
 from stack.servers import free_port
 from tests.api.access.conftest import Guarded
@@ -72,8 +73,8 @@ async def test_an_answer_never_repeats_the_token(guarded: Guarded, caplog: pytes
 
 
 async def test_a_remembered_token_expires_all_the_same(guarded: Guarded) -> None:
-    await guarded.start(token_leeway_s=0)
-    headers = guarded.bearer("root", exp=time.time() + 1.5)
+    await guarded.start()
+    headers = guarded.bearer("root", exp=time.time() + 1.5 - LEEWAY_S)
     assert (await guarded.cluster.ask("GET", "/v1/config", headers=headers))[0] == 200
 
     async def refused() -> bool:

@@ -18,7 +18,7 @@ from jwt import algorithms
 from loadmanager.errors import Invalid
 from loadmanager.settings import Settings
 from loadmanager_api.access.sender import NoKeys, Unauthenticated
-from loadmanager_api.access.tokens import FETCH_AGAIN_S, FETCH_EVERY_S, KEYS_AT_MOST, Tokens, keys_in
+from loadmanager_api.access.tokens import FETCH_AGAIN_S, FETCH_EVERY_S, KEYS_AT_MOST, LEEWAY_S, Tokens, keys_in
 from tests.api.access.issuing import AUDIENCE, Issuer, jwks
 
 HOUR_S = 3_600
@@ -53,8 +53,8 @@ def why(tokens: Tokens, token: str) -> str:
 
 def test_a_good_token_names_its_subject_until_it_expires(keys: Path, issuer: Issuer) -> None:
     expires_s = int(time.time()) + 60
-    found = tokens_of(keys, token_leeway_s=5).verify(issuer.token("ann", exp=expires_s))
-    assert (found.name, found.how, found.until_s) == ("ann", "token", expires_s + 5)
+    found = tokens_of(keys).verify(issuer.token("ann", exp=expires_s))
+    assert (found.name, found.how, found.until_s) == ("ann", "token", expires_s + LEEWAY_S)
 
 
 def test_another_claim_can_name_the_principal(keys: Path, issuer: Issuer) -> None:
@@ -93,9 +93,9 @@ def test_one_audience_of_several_is_enough(keys: Path, issuer: Issuer) -> None:
 
 
 def test_clocks_may_differ_by_the_leeway(keys: Path, issuer: Issuer) -> None:
-    just_over = issuer.token("ann", exp=int(time.time()) - 10)
-    assert tokens_of(keys, token_leeway_s=30).verify(just_over).name == "ann"
-    assert why(tokens_of(keys, token_leeway_s=1), just_over) == "expired"
+    now_s = int(time.time())
+    assert tokens_of(keys).verify(issuer.token("ann", exp=now_s - 10)).name == "ann"
+    assert why(tokens_of(keys), issuer.token("ann", exp=now_s - LEEWAY_S - 1)) == "expired"
 
 
 def test_the_issuer_must_be_the_one_of_the_settings(keys: Path, issuer: Issuer) -> None:

@@ -47,11 +47,11 @@ def test_the_defaults_are_what_there_is():
 
 
 def test_a_name_makes_the_same_candidate_again():
-    given = ("plan:shedder_transfer=true|false,unload_max_bundles=7|9", "recorded")
+    given = ("plan:shedder_hit_count=2|4,shedder_delay_s=7|9", "recorded")
     once = parsed(given, BASE)
     assert parsed([each.name for each in once], BASE) == once
-    assert once[0].settings(BASE).unload_max_bundles == 7
-    assert once[3].settings(BASE).shedder_transfer is False
+    assert once[0].settings(BASE).shedder_delay_s == 7
+    assert once[3].settings(BASE).shedder_hit_count == 4
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,8 @@ def test_a_name_makes_the_same_candidate_again():
         ("plan:partitions=3", "cannot change while a broker runs"),
         ("recorded:bundle_rest_s=3", "has no settings"),
         ("plan:balancing_interval_s=10|20", "the same for all candidates"),
-        ("plan:moves_in_flight=5", "changes nothing in a replay"),
+        ("plan:drain_timeout_s=5", "changes nothing in a replay"),
+        ("plan:moves_in_flight=5", "cannot be set: the same as balancing_moves_per_round"),
         ("plan:split_max_keys=5", "changes nothing in a replay"),
         ("plan:balancing_strategy=avg", "before the colon"),
         ("plan:bundle_rest_s=" + "|".join(str(each) for each in range(300)), "at most 200"),

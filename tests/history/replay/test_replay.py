@@ -19,7 +19,7 @@ from loadmanager.strategies.playground.workloads import make
 from tests.history.replay.games import lopsided
 from tests.history.replay.written import BEGIN_US, GAP_S, SECOND, History, at, save, written
 
-BASE = Settings(balancing_strategy="overload", load_ttl_s=120, load_report_max_interval_s=60)
+BASE = Settings(balancing_strategy="overload", load_report_max_interval_s=60)
 OPTIONS = Options(window_s=720.0, settings=BASE, gaps=Gaps(), parallelism=1)
 CANDIDATES = ("recorded", "plan", "overload")
 SILENT_US = BEGIN_US + 24 * 60 * SECOND, BEGIN_US + 36 * 60 * SECOND

@@ -29,7 +29,7 @@ from tests.history.replay.written import BEGIN_US, SECOND, History, frame, writt
 from tests.installed import install
 from tests.simulation.balance.strategies import Scripted, move
 
-BASE = Settings(load_ttl_s=120, load_report_max_interval_s=60)
+BASE = Settings(load_report_max_interval_s=60)
 RULES = ("pinned to a", "isolation policy 'pay'")
 
 

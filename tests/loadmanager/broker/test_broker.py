@@ -229,7 +229,7 @@ async def test_a_release_that_hangs_is_overtaken_by_abandon(tmp_path: Path):
             return None
 
     stuck = Stuck()
-    async with cluster(tmp_path, stuck, Host(), host_release_timeout_s=0.2) as [source, target]:
+    async with cluster(tmp_path, stuck, Host(), host_acquire_timeout_s=0.4) as [source, target]:
         bundle = bundle_of(source)
         await source.transfer(bundle, target.name)
         assert target.serving(bundle)
@@ -261,7 +261,7 @@ async def test_release_that_waits_in_vain_ends_before_it_is_overtaken(tmp_path: 
     hosts = Host(), Host()
     assert control.QUIESCE_SHARE < 0.9, "there is time for the rest of a release"
     monkeypatch.setattr(control, "QUIESCE_SHARE", 0.02)  # and all that a busy machine may need for it
-    async with cluster(tmp_path, *hosts, host_release_timeout_s=50.0) as [source, target]:
+    async with cluster(tmp_path, *hosts, host_acquire_timeout_s=100.0) as [source, target]:
         async with source.admit(TOPIC) as claim:
             await source.transfer(claim.bundle, target.name)
             assert target.serving(claim.bundle)

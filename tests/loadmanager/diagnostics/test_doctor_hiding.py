@@ -76,14 +76,14 @@ def test_names_stay_and_values_that_may_be_secret_go():
         "zookeeper": {"auth_data": SECRET},
         "properties": {"motto": SECRET},
         "nested": [{"ssl_key_password": SECRET, "client_secret": {"a": SECRET}, "token": "1:0:17"}],
-        "publish_limit": 5,
+        "partitions": 5,
     }
     hidden = redact(settings)
     assert SECRET not in json.dumps(hidden)
     assert hidden["kafka"] == {"sasl.username": HIDDEN, "security.protocol": HIDDEN}
     assert hidden["properties"] == {"motto": HIDDEN}
     assert hidden["cluster"] == "here"
-    assert hidden["publish_limit"] == 5
+    assert hidden["partitions"] == 5
     assert hidden["nested"][0]["token"] == "1:0:17", "a fencing token is no secret"
 
 

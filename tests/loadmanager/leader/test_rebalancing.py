@@ -100,7 +100,7 @@ async def test_a_log_that_is_silent_ends_no_broker_and_balancing_goes_on_after_i
 @virtually
 async def test_what_the_limits_hold_back_begins_within_the_round_as_room_appears(world: World):
     nodes, a, moves = await lopsided(
-        world, balancing_interval_s=30.0, balancing_budget=1.0, moves_in_flight_per_broker=1
+        world, balancing_interval_s=30.0, balancing_budget=1.0, balancing_moves_per_round=10
     )
     most = 0
 
@@ -123,7 +123,7 @@ async def test_what_the_limits_hold_back_begins_within_the_round_as_room_appears
 @virtually
 async def test_a_pause_stops_at_once_what_still_waits_and_its_end_lets_it_go_on(world: World):
     nodes, a, moves = await lopsided(
-        world, balancing_interval_s=60.0, balancing_budget=1.0, moves_in_flight_per_broker=1
+        world, balancing_interval_s=60.0, balancing_budget=1.0, balancing_moves_per_round=10
     )
     await world.until(lambda: len(moves) == 1, 70, "the round begins")
     await a.ask(lambda: pause(a.node.policies, Subject(), "ann", "upgrade"))

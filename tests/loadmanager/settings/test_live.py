@@ -91,8 +91,8 @@ async def test_unsetting_leaves_it_to_each_broker_again(tmp_path: Path) -> None:
 async def test_two_that_saw_the_same_version_and_one_of_them_wins(tmp_path: Path) -> None:
     async with process(tmp_path) as one, process(tmp_path) as other:
         outcomes = await asyncio.gather(
-            one.live.set("moves_in_flight", 7, seen=0, author="ann", reason="calm"),
-            other.live.set("moves_in_flight", 9, seen=0, author="bob", reason="haste"),
+            one.live.set("balancing_moves_per_round", 7, seen=0, author="ann", reason="calm"),
+            other.live.set("balancing_moves_per_round", 9, seen=0, author="bob", reason="haste"),
             return_exceptions=True,
         )
         won = next(each for each in outcomes if not isinstance(each, BaseException))
@@ -100,35 +100,37 @@ async def test_two_that_saw_the_same_version_and_one_of_them_wins(tmp_path: Path
         assert isinstance(lost, Conflict)
         assert f"version 1 by {won.author}" in str(lost)
         for each in (one, other):
-            await each.until(moves_in_flight=won.value and won.value.value)
+            await each.until(balancing_moves_per_round=won.value and won.value.value)
 
 
 async def test_nothing_is_written_that_does_not_go_with_the_rest(tmp_path: Path) -> None:
     async with process(tmp_path) as one:
-        await one.live.set("load_ttl_s", 4000, seen=None, author="ann", reason="")
-        await one.live.set("load_report_max_interval_s", 2000, seen=None, author="ann", reason="")
-        for name, value in (("load_ttl_s", 3000), ("load_report_max_interval_s", 2001)):
-            with pytest.raises(Invalid, match="twice load_report_max_interval_s"):
+        await one.live.set("load_window_s", 3, seen=None, author="ann", reason="")
+        await one.live.set("load_report_max_interval_s", 1, seen=None, author="ann", reason="")
+        for name, value in (("load_window_s", 12), ("load_report_max_interval_s", 0.4)):
+            with pytest.raises(Invalid, match="a sixth of load_window_s"):
                 await one.live.set(name, value, seen=None, author="ann", reason="")
-        with pytest.raises(Invalid, match="twice load_report_max_interval_s"):
-            await one.live.unset("load_ttl_s", seen=None, author="ann", reason="")
+        with pytest.raises(Invalid, match="a sixth of load_window_s"):
+            await one.live.unset("load_window_s", seen=None, author="ann", reason="")
         with pytest.raises(Invalid, match="where the broker is started"):
             await one.live.set("session_timeout_s", 5, seen=None, author="ann", reason="")
         assert len(one.live.history()) == 2
 
 
 async def test_what_another_release_wrote_is_noted_once_and_left_out(tmp_path: Path) -> None:
+    written = {"of_tomorrow": b'{"value":1}', "split": b'{"value":"often"}', "merge": b'{"much":1}'}
     async with process(tmp_path) as one:
-        for name, raw in (("of_tomorrow", b'{"value":1}'), ("split", b'{"value":"often"}'), ("merge", b'{"much":1}')):
+        for name, raw in (written | {"split_hits": b'{"value":5}'}).items():
             entry = Entry(f"foreign-{name}", name, 0, msgspec.Raw(raw), "tomorrow")
             await one.log.append(SETTINGS_TOPIC, 0, [Payload(name.encode(), msgspec.json.encode(entry))])
         await one.live.set("balancing", False, seen=None, author="ann", reason="")
         await one.live.set("balancing", True, seen=None, author="ann", reason="")
         assert one.live.current == Settings()
-        assert set(one.live.ignored) == {"of_tomorrow", "split"}
+        assert set(one.live.ignored) == {"of_tomorrow", "split", "split_hits"}
         noted = "\n".join(one.notes)
-        assert len(one.notes) == 3
+        assert len(one.notes) == 4
         assert "of_tomorrow is left out here: this release has no such setting" in noted
+        assert "split_hits is left out here: split_hits cannot be set: fixed at 3" in noted
         assert "merge is of another release and cannot be read" in noted
         await one.live.set("split", False, seen=1, author="ann", reason="mend it")
         assert one.live.current.split is False

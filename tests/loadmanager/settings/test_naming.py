@@ -8,6 +8,7 @@ from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.names import ELSEWHERE, Named, changeable, named, names_of
 from loadmanager.settings.overlay import combined
+from loadmanager.settings.removed import PULSARS, REMOVED, why_removed
 
 POST_UPDATE = (
     "loadBalancerBrokerLoadTargetStd",
@@ -28,35 +29,19 @@ POST_UPDATE = (
 """What PIP-192 added to Pulsar's configuration (its debug mode is in `ELSEWHERE`)."""
 
 PULSARS_DEFAULTS = {
-    "loadBalancerBrokerLoadTargetStd": 0.25,
     "loadBalancerSheddingConditionHitCountThreshold": 3,
-    "loadBalancerTransferEnabled": True,
-    "loadBalancerMaxNumberOfBrokerSheddingPerCycle": 3,
     "loadBalanceSheddingDelayInSeconds": 180,
-    "loadBalancerBrokerLoadDataTTLInSeconds": 1800,
-    "loadBalancerSplitIntervalMinutes": 1,
-    "loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds": 3600,
     "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": 30_000,
-    "loadBalancerReportUpdateMinIntervalMillis": 5000,
     "loadBalancerReportUpdateMaxIntervalMinutes": 15,
     "loadBalancerSheddingGracePeriodMinutes": 30,
-    "loadBalancerBundleUnloadMinThroughputThreshold": 10,
     "loadBalancerNamespaceBundleMaxBandwidthMbytes": 100,
-    "loadBalancerHistoryResourcePercentage": 0.9,
-    "minUnloadMessageThroughput": 1_048_576,
-    "maxUnloadPercentage": 0.2,
     "brokerShutdownTimeoutMs": 60_000,
-    "defaultNumberOfNamespaceBundles": 4,
 }
-
-
-OTHER_DEFAULTS = {"loadBalancerMaxNumberOfBundlesInBundleLoadReport": (10, 25)}
-"""Where ours differs from Pulsar's on purpose: (Pulsar's, ours in its unit)."""
 
 
 @pytest.mark.parametrize("name", POST_UPDATE)
 def test_everything_that_the_proposal_added_is_known_by_its_name(name: str) -> None:
-    assert named(name).setting.pulsar
+    assert name in PULSARS or named(name).setting.pulsar
 
 
 @pytest.mark.parametrize(("name", "theirs"), PULSARS_DEFAULTS.items())
@@ -66,23 +51,14 @@ def test_where_the_defaults_are_pulsars_they_are_the_same_in_its_unit(name: str,
     assert found.ours(str(theirs)) == found.setting.default or found.factor == 1.0
 
 
-@pytest.mark.parametrize(("name", "both"), OTHER_DEFAULTS.items())
-def test_a_default_that_is_not_pulsars_says_why(name: str, both: tuple[int, int]) -> None:
-    pulsars, ours = both
-    found = named(name)
-    assert found.theirs(found.setting.default) == ours
-    assert found.ours(str(ours)) == found.setting.default or found.factor == 1.0
-    assert f"Pulsar's {pulsars} " in found.setting.why
-
-
 @pytest.mark.parametrize(
     ("name", "given", "ours"),
     [
         ("loadBalancerReportUpdateMaxIntervalMinutes", "20", 1200.0),
-        ("loadBalancerReportUpdateMinIntervalMillis", 2500, 2.5),
+        ("brokerShutdownTimeoutMs", 2500, 2.5),
         ("loadBalancerNamespaceBundleMaxBandwidthMbytes", "50", 50 * 2.0**20),
-        ("load_ttl_s", "7200", "7200"),
-        ("broker_max_bundles", "null", None),
+        ("load_window_s", "7200", "7200"),
+        ("http_request_rate", "null", None),
         (
             "loadBalancerLoadSheddingStrategy",
             "org.apache.pulsar.broker.loadbalance.extensions.scheduler.TransferShedder",
@@ -105,18 +81,28 @@ def test_there_and_back_again_is_the_default(setting) -> None:
 def test_no_name_of_pulsars_means_two_settings() -> None:
     names = [name for setting in descriptions().values() for name in setting.pulsar]
     assert len(names) == len(set(names))
-    assert not set(names) & (set(ELSEWHERE) | set(descriptions()))
+    assert not set(names) & {*ELSEWHERE, *descriptions(), *REMOVED, *PULSARS}
+    assert not {*REMOVED, *PULSARS} & {*ELSEWHERE, *descriptions()}
 
 
 def test_an_unknown_name_is_answered_with_what_might_be_meant() -> None:
-    with pytest.raises(NotFound, match="did you mean load_ttl_s"):
-        named("load_ttl")
+    with pytest.raises(NotFound, match="did you mean load_window_s"):
+        named("load_window")
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_has_no_counterpart_says_what_to_do_instead(name: str) -> None:
     with pytest.raises(NotFound, match="no counterpart here: "):
         named(name)
+
+
+@pytest.mark.parametrize("name", [*REMOVED, *PULSARS])
+def test_what_was_a_setting_says_what_holds_now(name: str) -> None:
+    with pytest.raises(NotFound, match=f"^{name} cannot be set: "):
+        named(name)
+    with pytest.raises(NotFound, match=f"^{name} cannot be set: "):
+        changeable(name)
+    assert REMOVED[PULSARS.get(name, name)] in (why_removed(name) or "")
 
 
 @pytest.mark.parametrize("name", ["proof_validity_s", "log", "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis"])
@@ -128,7 +114,7 @@ def test_what_needs_a_restart_is_refused_with_the_place_where_to_set_it(name: st
 @pytest.mark.parametrize("given", [[1], {"a": 1}, b"1"])
 def test_what_is_no_single_value_is_refused(given: object) -> None:
     with pytest.raises(Invalid, match="single value"):
-        named("load_ttl_s").ours(given)
+        named("load_window_s").ours(given)
 
 
 def test_a_word_where_a_number_is_to_be_converted_is_refused() -> None:

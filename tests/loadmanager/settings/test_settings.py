@@ -10,8 +10,10 @@ from pydantic import ValidationError
 import loadmanager
 from loadmanager import Broker, Error, Invalid, LoadManagerError, StateChannelError, SyncBroker
 from loadmanager.broker.wiring import open_log
-from loadmanager.settings import Settings
+from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.by_name import Given
+from loadmanager.settings.constants import Constants
+from loadmanager.settings.removed import REMOVED
 from statechannel.adapters.kafka.topics import _new_settings as new_settings
 from statechannel.ports import TopicSpec
 
@@ -25,13 +27,13 @@ def test_the_defaults_are_valid_and_frozen():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"load_ttl_s": 100.0}, "at least twice load_report_max_interval_s"),
-        ({"load_report_min_interval_s": 901.0}, "must not be below load_report_min_interval_s"),
+        ({"load_window_s": 6_000.0}, "must not be below a sixth of load_window_s"),
+        ({"in_flight_timeout_s": 3_600.0}, "in_flight_timeout_s must be below 3600"),
         ({"session_timeout_s": 1.0}, "must not be below proof_validity_s"),
         ({"proof_validity_s": 0.1}, "greater than 0.2"),
         ({"cluster": "a b"}, "pattern"),
         ({"replicas": 3}, "Extra inputs are not permitted"),
-        ({"publish_limit": 0}, "greater than or equal to 1"),
+        ({"partitions": 0}, "greater than or equal to 1"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_reason(given: dict[str, object], says: str):
@@ -49,26 +51,26 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch):
     assert Settings().cluster == "blue"
 
 
-def test_deletions_stay_as_long_as_the_setting_says_on_both_logs():
-    sqlite = open_log(Settings(log="sqlite:any.db", tombstone_delay_s=77.0))
-    kafka = open_log(Settings(log="kafka://127.0.0.1:9092", tombstone_delay_s=77.0))
-    assert sqlite._keeping.tombstone_ms == 77_000  # type: ignore[attr-defined]
+def test_deletions_stay_for_an_hour_on_both_logs():
+    sqlite = open_log(Settings(log="sqlite:any.db"))
+    kafka = open_log(Settings(log="kafka://127.0.0.1:9092"))
+    assert sqlite._keeping.tombstone_ms == 3_600_000  # type: ignore[attr-defined]
     policy = kafka._policy  # type: ignore[attr-defined]
-    assert new_settings(TopicSpec("t", compacted=True), 2, policy)["delete.retention.ms"] == "77000"
+    assert new_settings(TopicSpec("t", compacted=True), 2, policy)["delete.retention.ms"] == "3600000"
     assert "delete.retention.ms" not in new_settings(TopicSpec("t"), 2, policy)
 
 
-def test_both_logs_keep_replaced_entries_of_followed_topics_as_set():
-    sqlite = open_log(Settings(log="sqlite:any.db", compaction_lag_s=88.0))
-    kafka = open_log(Settings(log="kafka://127.0.0.1:9092", compaction_lag_s=88.0))
-    assert sqlite._keeping_followed.replaced_ms == 88_000  # type: ignore[attr-defined]
+def test_both_logs_keep_replaced_entries_of_followed_topics_for_a_day():
+    sqlite = open_log(Settings(log="sqlite:any.db"))
+    kafka = open_log(Settings(log="kafka://127.0.0.1:9092"))
+    assert sqlite._keeping_followed.replaced_ms == 86_400_000  # type: ignore[attr-defined]
     policy = kafka._policy  # type: ignore[attr-defined]
     followed = TopicSpec("t", compacted=True, followed=True)
-    assert new_settings(followed, 2, policy)["min.compaction.lag.ms"] == "88000"
+    assert new_settings(followed, 2, policy)["min.compaction.lag.ms"] == "86400000"
     assert "min.compaction.lag.ms" not in new_settings(TopicSpec("t", compacted=True), 2, policy)
 
 
-@pytest.mark.parametrize("given", [{"balancing_budget": float("inf")}, {"load_ttl_s": float("nan")}])
+@pytest.mark.parametrize("given", [{"balancing_budget": float("inf")}, {"load_window_s": float("nan")}])
 def test_no_setting_is_infinite(given: dict[str, float]):
     with pytest.raises(ValidationError, match="finite"):
         Settings(**given)  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ def test_the_tolerance_is_a_word_or_a_fraction(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_settings_by_name_are_complete_and_typed_as_the_fields_are():
-    fields = {name: field.annotation for name, field in Settings.model_fields.items()}
+    fields = {name: Settings.model_fields[name].annotation for name in descriptions()}
     assert get_type_hints(Given) == fields
     assert list(Given.__annotations__) == list(fields)
 
@@ -89,8 +91,28 @@ def test_settings_by_name_are_complete_and_typed_as_the_fields_are():
 def test_a_broker_names_the_setting_that_was_meant_and_what_is_wrong():
     with pytest.raises(Invalid, match="there is no setting advertized; did you mean advertised"):
         Broker(advertized="a:1")  # type: ignore[call-arg]
-    with pytest.raises(Invalid, match=r"cluster: .*pattern.*; publish_limit: .*greater than or equal to 1"):
-        SyncBroker(cluster="a b", publish_limit=0)
+    with pytest.raises(Invalid, match=r"cluster: .*pattern.*; partitions: .*greater than or equal to 1"):
+        SyncBroker(cluster="a b", partitions=0)
+
+
+@pytest.mark.parametrize("name", ["publish_limit", "monitor_interval_s", "split_hits", "load_ttl_s"])
+def test_what_was_a_setting_is_refused_with_what_holds_now(monkeypatch: pytest.MonkeyPatch, name: str):
+    with pytest.raises(Invalid, match=f"{name} cannot be set: {REMOVED[name]}"):
+        Broker(**{name: 1})  # type: ignore[arg-type]
+    monkeypatch.setenv(f"LOADMANAGER_{name.upper()}", "1")
+    with pytest.raises(Invalid, match=f"LOADMANAGER_{name.upper()}: {name} cannot be set: {REMOVED[name]}"):
+        Settings()
+
+
+def test_no_constant_is_a_setting_and_each_says_its_value():
+    for name, field in Constants.model_fields.items():
+        assert name not in descriptions()
+        if name not in ("properties", "weight_memory"):
+            assert f"fixed at {field.default:,g}" in REMOVED[name]
+
+
+def test_there_are_no_more_settings_than_a_person_can_know():
+    assert len(descriptions()) <= 70
 
 
 def test_every_error_of_ours_is_exported_and_has_one_base():

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from loadmanager.settings import descriptions
+from loadmanager.settings.removed import PULSARS, REMOVED
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -40,3 +41,5 @@ def test_the_page_names_every_setting_and_every_name_of_pulsars() -> None:
     for setting in descriptions().values():
         assert f"| `{setting.name}` |" in page
         assert all(f"`{name}`" in page for name in setting.pulsar)
+    for name in (*REMOVED, *PULSARS):
+        assert f"| `{name}` |" in page

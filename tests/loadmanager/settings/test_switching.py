@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadmanager import Broker, Bundle
-from loadmanager.errors import Invalid, LoadManagerError
+from loadmanager.errors import Invalid, LoadManagerError, NotFound
 from loadmanager.leader.rebalancing.rounds import Rebalancer
 from loadmanager.model.load import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
@@ -25,14 +25,8 @@ OTHER = "shop/orders"
 
 @pytest.fixture
 async def brokers(tmp_path: Path) -> AsyncGenerator[list[Broker]]:
-    """Two, with rounds and reports every tenth of a second."""
-    fast: dict[str, Any] = {
-        "balancing_interval_s": 0.1,
-        "load_sample_interval_s": 0.05,
-        "load_report_min_interval_s": 0.1,
-    }
-    fast |= {"load_report_max_interval_s": 0.2, "load_ttl_s": 60.0}
-    async with cluster(tmp_path, Host(), Host(), **fast) as both:
+    """Two, with a round every tenth of a second, and as many reports if loads change."""
+    async with cluster(tmp_path, Host(), Host(), balancing_interval_s=0.1, load_window_s=0.6) as both:
         yield both
 
 
@@ -95,18 +89,20 @@ async def test_the_master_switch_stops_rounds_from_deciding(brokers: list[Broker
 
 
 async def test_reports_follow(brokers: list[Broker]) -> None:
+    """By default the next report of a load that does not change comes after 15 minutes."""
     one, other = brokers
-    held = len(bundles_of(one))
 
-    def reported() -> int:
-        top = next((found for each in brokers if (found := each.node.views.bundles.get(one.name))), None)
-        return -1 if top is None else len(top.bundles)
+    def reported_ms() -> int:
+        load = other.node.views.brokers.get(one.name)
+        return -1 if load is None else load.sampled_ms
 
-    await until(lambda: reported() == held)
-    await set_(other, "load_top_bundles", 1)
-    await until(lambda: reported() == 1)
-    await set_(other, "loadBalancerMaxNumberOfBundlesInBundleLoadReport", "10")
-    await until(lambda: reported() == held)
+    await until(lambda: reported_ms() > 0)
+    await set_(other, "load_report_max_interval_s", 10)
+    await set_(other, "loadBalancerReportUpdateMaxIntervalMinutes", 0.01)
+    seen = reported_ms()
+    for _ in range(3):
+        await until(lambda seen=seen: reported_ms() > seen)
+        seen = reported_ms()
 
 
 async def test_a_hook_that_begins_now_has_the_time_that_the_settings_say_now(tmp_path: Path) -> None:
@@ -114,8 +110,8 @@ async def test_a_hook_that_begins_now_has_the_time_that_the_settings_say_now(tmp
         async def prepare(self, bundle: Bundle) -> None:
             await asyncio.Event().wait()
 
-    async with cluster(tmp_path, Host(), Slow(), host_prepare_timeout_s=100.0) as (one, other):
-        await set_(one, "host_prepare_timeout_s", 0.1)
+    async with cluster(tmp_path, Host(), Slow(), host_acquire_timeout_s=100.0) as (one, other):
+        await set_(one, "host_acquire_timeout_s", 0.1)
         await until(lambda: settings_of(other).host_prepare_timeout_s == 0.1)
         moved = bundles_of(one)[0]
         async with asyncio.timeout(60):
@@ -130,25 +126,20 @@ async def test_load_data_live_as_long_as_the_settings_say_now(brokers: list[Brok
     ghost = BrokerLoadData(Member("ghost:1", 1), 0)
     await one.ask(lambda node: node.views.brokers.put("ghost:1", ghost))
     await until(lambda: "ghost:1" in other.node.views.brokers)
-    await set_(one, "load_ttl_s", 0.5)
+    await set_(one, "load_report_max_interval_s", 0.25)
     await until(lambda: "ghost:1" not in other.node.views.brokers)
     await until(lambda: one.name in other.node.views.brokers)
-    with pytest.raises(Invalid, match="at least twice"):
+    with pytest.raises(NotFound, match="load_ttl_s cannot be set: twice load_report_max_interval_s"):
         await set_(other, "load_ttl_s", 0.3)
 
 
 async def test_a_broker_that_joins_goes_by_them_from_its_first_moment(tmp_path: Path) -> None:
     async with cluster(tmp_path, Host()) as (one,):
-        await set_(one, "namespace_default_bundles", 7)
         await set_(one, "lookup_timeout_s", 3)
     again = embedded(tmp_path)
     await again.start()
     try:
         assert settings_of(again).lookup_timeout_s == 3
-        await again.ensure_namespace(OTHER)
-        known = again.node.channel.table.namespace(OTHER)
-        assert known is not None
-        assert len(known.bundles) == 7
     finally:
         await again.stop(0)
 

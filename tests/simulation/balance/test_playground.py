@@ -53,10 +53,10 @@ def test_a_recorded_trace_is_a_workload():
 
 def test_settings_steer_the_strategies():
     def moves(*more: str) -> float:
-        result = playground("--strategies", "threshold", "--workload", "unequal", "-o", "json", *more)
+        result = playground("--strategies", "overload", "--workload", "unequal", "-o", "json", *more)
         return json.loads(result.stdout)[0]["moves"]
 
-    assert moves("--set", "shedder_threshold_percent=100") == 0 < moves()
+    assert moves("--set", "overloaded_percent=100") == 0 < moves()
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def _ttl_s(lake: Lake, settings: Settings) -> float:
     """How long load reports count: as given, else as in the brokers' last recorded settings."""
     from loadmanager.history.replay.job import recorded_settings
 
-    given = "load_ttl_s" in settings.model_fields_set
+    given = "load_report_max_interval_s" in settings.model_fields_set
     return settings.load_ttl_s if given else recorded_settings(lake).load_ttl_s
 
 

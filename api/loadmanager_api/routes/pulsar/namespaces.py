@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from loadmanager.broker.node import Incarnation, Node
 from loadmanager.cluster.told_topics import TOLD_AT_MOST
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager.model.boundaries import DEFAULT_BUNDLES, MOST_PARTS
 from loadmanager_api.openapi import answers
 from loadmanager_api.routing import Acting, Author, ControlRouter, TheNode, no_broker, on_http_loop
 from loadmanager_api.shapes import WHOLE, RingPosition, Whole
@@ -146,10 +146,10 @@ async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: 
 async def create_namespace(
     node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str, wanted: NewNamespace | None = None
 ) -> None:
-    """Create a namespace with these boundaries, with so many even bundles, or with `namespace_default_bundles`. 409 if
+    """Create a namespace with these boundaries, with so many even bundles, or with four. 409 if
     it exists.
     """
-    boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
+    boundaries = _boundaries(wanted or NewNamespace(), DEFAULT_BUNDLES)
     name = f"{tenant}/{namespace}"
     left = node.told_topics.versions(name)  # by a deletion that did not end
     await acting.operations.create_namespace(name, boundaries)

@@ -16,7 +16,15 @@ import numpy as np
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
-from loadmanager.strategies.rebalancing.pulsar.shedder import RESTING, Cause, Label, Moves, Outcome
+from loadmanager.strategies.rebalancing.pulsar.shedder import (
+    AS_IN_PULSAR,
+    RESTING,
+    Cause,
+    Label,
+    Moves,
+    Outcome,
+    Tuning,
+)
 
 Hits = Mapping[str, int]
 """In how many rounds in a row a broker was in a pair that is apart, by incarnation (`host:port#7`)."""
@@ -35,8 +43,12 @@ class Avg:
 
     name = "avg"
 
+    def __init__(self, tuning: Tuning = AS_IN_PULSAR) -> None:
+        self._tuning = tuning
+
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """See `Strategy`; `memory` is an AvgMemory."""
+        tuning = self._tuning
         before = memory if isinstance(memory, AvgMemory) else AvgMemory()
         moves = Moves(model, settings)
         score = moves.usage * 100
@@ -45,17 +57,17 @@ class Avg:
         refused: list[Refused] = []
         apart = 0
         for emptier, fuller in zip(rows[: len(rows) // 2], reversed(rows), strict=False):
-            if score[fuller] - score[emptier] < settings.avg_low_percent:
+            if score[fuller] - score[emptier] < tuning.low_percent:
                 continue  # neither keeps its hits
             apart += 1
-            far = score[fuller] - score[emptier] >= settings.avg_high_percent
+            far = score[fuller] - score[emptier] >= tuning.high_percent
             pair = names[emptier], names[fuller]
             highs = {name: before.high.get(name, 0) + 1 if far else 0 for name in pair}
             lows = {name: before.low.get(name, 0) + 1 for name in pair}
-            if max(highs.values()) < settings.avg_high_hits and max(lows.values()) < settings.avg_low_hits:
+            if max(highs.values()) < tuning.high_hits and max(lows.values()) < tuning.low_hits:
                 high |= highs
                 low |= lows
-            elif (why := _even_out(model, settings, moves, fuller, emptier)) is not None:
+            elif (why := _even_out(model, tuning, moves, fuller, emptier)) is not None:
                 refused.append(Refused(model.brokers.ids[fuller].name, Cause.NO_BUNDLES, why))
         return _decision(moves, AvgMemory(low, high), tuple(refused), apart if rows else None)
 
@@ -76,15 +88,15 @@ def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apa
     return moves.decision(f"{outcome}: {why}", refused, msgspec.structs.replace(memory, outcome=outcome))
 
 
-def _even_out(model: ClusterModel, settings: Settings, moves: Moves, fuller: int, emptier: int) -> str | None:
+def _even_out(model: ClusterModel, tuning: Tuning, moves: Moves, fuller: int, emptier: int) -> str | None:
     """Move a part of the pair's difference; why nothing moves, None if something does."""
     brokers, bundles = model.brokers, model.bundles
-    part = settings.unload_max_fraction
+    part = tuning.unload_fraction
     messages = float(brokers.rate_msg_s[fuller] - brokers.rate_msg_s[emptier]) * part
     bytes_s = float(brokers.throughput_bytes_s[fuller] - brokers.throughput_bytes_s[emptier]) * part
-    if messages > settings.unload_min_rate_msg_s:
+    if messages > tuning.unload_min_rate_msg_s:
         remaining, traffic, unit = messages, bundles.rate_msg_s, "messages/s"
-    elif bytes_s > settings.unload_min_throughput_bytes_s:
+    elif bytes_s > tuning.unload_min_throughput_bytes_s:
         remaining, traffic, unit = bytes_s, bundles.throughput_bytes_s, "bytes/s"
     else:
         return f"{messages:.0f} messages/s and {bytes_s:.0f} bytes/s would go: less than is worth it"

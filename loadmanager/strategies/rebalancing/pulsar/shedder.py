@@ -1,6 +1,6 @@
 """What Pulsar's shedders share: moving averages, the moves of a round, and its outcome in Pulsar's words. Values only.
 
-A broker's first sample is its average; then an average keeps the fraction `shedder_history` of itself and takes the
+A broker's first sample is its average; then an average keeps the fraction `Tuning.history` of itself and takes the
 rest from the new sample. Each round is one sample. A restarted broker begins without an average.
 
 Hard rules hold for Pulsar's strategies as for any other, in place of Pulsar's broker filters. As in Pulsar, a bundle of
@@ -27,6 +27,56 @@ Times = Mapping[str, int]
 """When a broker or bundle was last unloaded, by name: the leader's wall clock, in milliseconds."""
 
 
+MIB = 2.0**20
+
+
+class Tuning(msgspec.Struct, frozen=True):
+    """The parameters of Pulsar's shedders. Pulsar's defaults: who chooses such a strategy wants Pulsar as shipped.
+
+    Tests of Pulsar's own cases and comparisons give others.
+    """
+
+    history: float = 0.9
+    """`transfer`, `threshold`: the fraction that an average keeps of itself; [0, 1)."""
+    target_std: float = 0.25
+    """`transfer`: the standard deviation of usage to reach."""
+    transfer: bool = True
+    """`transfer` chooses the destination too."""
+    max_brokers: int = 3
+    """`transfer`: the most brokers that shed in one round."""
+    policy_bundles: bool = False
+    """`transfer` moves bundles under isolation or anti-affinity too."""
+    threshold_percent: float = 10.0
+    """`threshold`: points above the mean."""
+    lower_boundary: bool = False
+    """`threshold` also fills brokers far below the mean."""
+    min_throughput_bytes_s: float = 10 * MIB
+    """`threshold`: less is not worth a move."""
+    rate_percent: float = 50.0
+    """`uniform`: the difference of message rates that triggers."""
+    throughput_factor: float = 4.0
+    """`uniform`: the ratio of throughputs that triggers."""
+    max_bundles: int = -1
+    """`uniform`: the most bundles of one round; -1: no limit."""
+    unload_fraction: float = 0.2
+    """`uniform`, `avg`: the part of the difference that moves."""
+    unload_min_rate_msg_s: float = 1000.0
+    """`uniform`, `avg`: less is not worth a move."""
+    unload_min_throughput_bytes_s: float = MIB
+    """`uniform`, `avg`: less is not worth a move."""
+    low_percent: float = 15.0
+    """`avg`: the difference, in points, that counts a low hit."""
+    high_percent: float = 40.0
+    """`avg`: the difference, in points, that counts a high hit."""
+    low_hits: int = 8
+    """`avg`: the low hits that trigger."""
+    high_hits: int = 2
+    """`avg`: the high hits that trigger."""
+
+
+AS_IN_PULSAR = Tuning()
+
+
 class Average(msgspec.Struct, frozen=True):
     """The averages of one incarnation: its fullest resource as a weighted fraction, and its throughput."""
 
@@ -43,11 +93,13 @@ def fullest(used: Floats, capacity: Floats, settings: Settings) -> Floats:
     return (used / capacity * np.array(weights_of(settings).row)).max(axis=1, initial=0.0)
 
 
-def folded(averages: Averages, model: ClusterModel, settings: Settings) -> Averages:
-    """The averages with this round's sample; unchanged without fresh data, dropped for other incarnations."""
+def folded(averages: Averages, model: ClusterModel, settings: Settings, kept: float) -> Averages:
+    """The averages with this round's sample, of which each keeps the fraction `kept` of itself.
+
+    Unchanged without fresh data, dropped for other incarnations.
+    """
     brokers = model.brokers
     usage = fullest(brokers.used, brokers.capacity, settings)
-    kept = settings.shedder_history
     result: dict[str, Average] = {}
     for row, broker in enumerate(brokers.ids):
         old = averages.get(str(broker))

@@ -13,6 +13,7 @@ from loadmanager.model.cluster import ClusterModel, Floats
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
 from loadmanager.strategies.rebalancing.pulsar.shedder import (
+    AS_IN_PULSAR,
     RESTING,
     Average,
     Averages,
@@ -21,6 +22,7 @@ from loadmanager.strategies.rebalancing.pulsar.shedder import (
     Moves,
     Outcome,
     Times,
+    Tuning,
     columns,
     folded,
     younger_than,
@@ -114,43 +116,47 @@ _BELOW_PART = 0.5
 class Threshold:
     """Strategy `threshold`: Pulsar's ThresholdShedder, the default of its modular load manager.
 
-    A broker whose average usage is more than `shedder_threshold_percent` points above the mean unloads its largest
-    bundles. The average has a long memory (`shedder_history`): a broker that was just relieved still looks overloaded
+    A broker whose average usage is more than `Tuning.threshold_percent` points above the mean unloads its largest
+    bundles. The average has a long memory (`Tuning.history`): a broker that was just relieved still looks overloaded
     for many rounds.
     """
 
     name = "threshold"
 
+    def __init__(self, tuning: Tuning = AS_IN_PULSAR) -> None:
+        self._tuning = tuning
+
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """See `Strategy`; `memory` is a SheddingMemory."""
         round_ = Shedding(model, settings, memory)
-        averages = folded(round_.memory.averages, model, settings)
+        averages = folded(round_.memory.averages, model, settings, self._tuning.history)
         if not round_.rows:
             return round_.decision(Cause.NO_BROKERS, "no broker takes part", averages)
         usage, _ = columns(averages, model.brokers.ids)
         mean = sum(float(usage[row]) for row in round_.rows) / len(round_.rows)
-        limit = mean + settings.shedder_threshold_percent / 100
+        limit = mean + self._tuning.threshold_percent / 100
         if mean == 0:
             return round_.decision(Cause.BALANCED, "no broker has any load", averages)
         for row in round_.rows:
             if usage[row] >= limit:
                 _shed(
                     round_,
+                    self._tuning,
                     row,
                     float(usage[row]) - limit + MARGIN,
                     f"usage {usage[row]:.1%} on average, {limit:.1%} may be",
                 )
-        if not round_.moves.made and settings.shedder_lower_boundary:
-            _fill_the_low(round_, usage, mean)
+        if not round_.moves.made and self._tuning.lower_boundary:
+            _fill_the_low(round_, self._tuning, usage, mean)
         highest = max(float(usage[row]) for row in round_.rows)
         cause = Cause.NO_BUNDLES if round_.refused or highest >= limit else Cause.BALANCED
         return round_.decision(cause, f"highest average usage {highest:.1%}, {limit:.1%} may be", averages)
 
 
-def _shed(round_: Shedding, row: int, part: float, why: str) -> None:
+def _shed(round_: Shedding, tuning: Tuning, row: int, part: float, why: str) -> None:
     """Unload this fraction of the broker's throughput, if that is enough to be worth it."""
     wanted = float(round_.model.brokers.throughput_bytes_s[row]) * part
-    least = round_.settings.shedder_min_throughput_bytes_s
+    least = tuning.min_throughput_bytes_s
     if wanted < least:
         detail = f"{wanted / 1e6:.3g} MB/s would go, {least / 1e6:.3g} MB/s is the least that is worth it"
         round_.refused.append(Refused(round_.name(row), Cause.NO_BUNDLES, detail))
@@ -158,14 +164,14 @@ def _shed(round_: Shedding, row: int, part: float, why: str) -> None:
     round_.unload_bytes(row, wanted, why)
 
 
-def _fill_the_low(round_: Shedding, usage: Floats, mean: float) -> None:
+def _fill_the_low(round_: Shedding, tuning: Tuning, usage: Floats, mean: float) -> None:
     """If a broker is far below the mean, the fullest one with more than one bundle gives something."""
-    threshold = round_.settings.shedder_threshold_percent / 100
+    threshold = tuning.threshold_percent / 100
     low = [row for row in round_.rows if usage[row] < mean - threshold]
     givers = [r for r in round_.rows if usage[r] > mean - threshold and round_.model.brokers.bundles[r] > 1]
     if low and givers:
         why = f"{round_.name(low[0])} has {usage[low[0]]:.1%}, the mean is {mean:.1%}"
-        _shed(round_, max(givers, key=lambda row: float(usage[row])), threshold * _BELOW_PART, why)
+        _shed(round_, tuning, max(givers, key=lambda row: float(usage[row])), threshold * _BELOW_PART, why)
 
 
 class Overload:
@@ -216,20 +222,26 @@ class Uniform:
 
     name = "uniform"
 
+    def __init__(self, tuning: Tuning = AS_IN_PULSAR) -> None:
+        self._tuning = tuning
+
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """See `Strategy`; `memory` is a SheddingMemory."""
         round_ = Shedding(model, settings, memory)
         if not round_.rows:
             return round_.decision(Cause.NO_BROKERS, "no broker takes part")
+        tuning = self._tuning
         rate = _extremes(round_.rows, model.brokers.rate_msg_s, "messages/s")
         throughput = _extremes(round_.rows, model.brokers.throughput_bytes_s, "bytes/s")
         apart_percent = (rate.most - rate.least) * 100 / rate.least
         factor = throughput.most / throughput.least
         figures = f"messages differ by {apart_percent:.0f} %, bytes by a factor of {factor:.3g}"
-        if 0 < settings.uniform_rate_percent < apart_percent:
-            _even_out(round_, rate, model.bundles.rate_msg_s, settings.unload_min_rate_msg_s)
-        elif factor > settings.uniform_throughput_factor:
-            _even_out(round_, throughput, model.bundles.throughput_bytes_s, settings.unload_min_throughput_bytes_s)
+        if 0 < tuning.rate_percent < apart_percent:
+            _even_out(round_, tuning, rate, model.bundles.rate_msg_s, tuning.unload_min_rate_msg_s)
+        elif factor > tuning.throughput_factor:
+            _even_out(
+                round_, tuning, throughput, model.bundles.throughput_bytes_s, tuning.unload_min_throughput_bytes_s
+            )
         else:
             return round_.decision(Cause.BALANCED, figures)
         return round_.decision(Cause.NO_BUNDLES, figures)
@@ -241,20 +253,20 @@ def _extremes(rows: list[int], column: Floats, unit: str) -> Extremes:
     return Extremes(most, values[most], min(values.values()) or 1.0, unit)
 
 
-def _even_out(round_: Shedding, extremes: Extremes, traffic: Floats, least: float) -> None:
+def _even_out(round_: Shedding, tuning: Tuning, extremes: Extremes, traffic: Floats, least: float) -> None:
     """Unload a part of the difference; each bundle must fit into the rest of it."""
-    remaining = extremes.wanted(round_.settings.unload_max_fraction)
+    remaining = extremes.wanted(tuning.unload_fraction)
     if not round_.may_give(extremes.row):
         return
     if remaining < least:
         detail = f"{remaining} {extremes.unit} would go, {least:g} is the least that is worth it"
         round_.refused.append(Refused(round_.name(extremes.row), Cause.NO_BUNDLES, detail))
         return
-    limit = round_.settings.unload_max_bundles
+    limit = tuning.max_bundles
     why = f"{extremes.most:.0f} {extremes.unit}, the least is {extremes.least:.0f}"
     for bundle in round_.largest(extremes.row, traffic):
         if limit != -1 and len(round_.moves.made) >= limit:
-            round_.moves.counts["unload_max_bundles"] += 1
+            round_.moves.counts["the most bundles of one round"] += 1
         elif not 0 < traffic[bundle] <= remaining + _SLACK:
             round_.moves.counts["more than is to go" if traffic[bundle] > 0 else "no traffic"] += 1
         elif round_.unload(bundle, f"{why}; {traffic[bundle]:.0f} {extremes.unit} of {remaining}"):

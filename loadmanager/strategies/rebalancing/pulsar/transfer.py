@@ -34,6 +34,7 @@ from loadmanager.model.cluster import FREE, ClusterModel, Flags, Floats
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
 from loadmanager.strategies.rebalancing.pulsar.shedder import (
+    AS_IN_PULSAR,
     RESTING,
     Average,
     Averages,
@@ -42,6 +43,7 @@ from loadmanager.strategies.rebalancing.pulsar.shedder import (
     Moves,
     Outcome,
     Times,
+    Tuning,
     columns,
     folded,
     younger_than,
@@ -51,8 +53,10 @@ from loadmanager.strategies.rebalancing.pulsar.shedder import (
 class Ranking:
     """Brokers by their rows, in the order of their average load; `highest` and `lowest` move towards each other."""
 
-    def __init__(self, rows: list[int], load: Floats, throughput_bytes_s: Floats, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(
+        self, rows: list[int], load: Floats, throughput_bytes_s: Floats, settings: Settings, tuning: Tuning
+    ) -> None:
+        self._settings, self._tuning = settings, tuning
         self._load = load
         self._throughput_bytes_s = throughput_bytes_s
         self._rows = sorted(rows, key=lambda row: load[row])
@@ -73,11 +77,11 @@ class Ranking:
     @property
     def goes_on(self) -> bool:
         """Whether two brokers are left to pair, and another one may shed in this round."""
-        return self._shed < self._settings.shedder_max_brokers and self._low < self._high
+        return self._shed < self._tuning.max_brokers and self._low < self._high
 
     def condition(self) -> Cause | None:
         """Why bundles should move now, None if none should."""
-        if self.deviation > self._settings.shedder_target_std:
+        if self.deviation > self._tuning.target_std:
             return Cause.OVERLOADED
         if self._is_underloaded(self.lowest):
             return Cause.UNDERLOADED
@@ -105,14 +109,14 @@ class Ranking:
         return sqrt(abs(self._squares / len(self._rows) - self.mean * self.mean))
 
     def _is_underloaded(self, row: int) -> bool:
-        part = min(0.5, max(0.0, self._settings.shedder_target_std / 2))
+        part = min(0.5, max(0.0, self._tuning.target_std / 2))
         bytes_s = self._throughput_bytes_s
         return self._load[row] < self.mean * part or bool(bytes_s[row] < bytes_s[self.highest] * part)
 
     def _is_overloaded(self, row: int) -> bool:
         load = self._load[row]
         full = self._settings.overloaded_percent / 100
-        return bool(load > full and load > self.mean + self._settings.shedder_target_std)
+        return bool(load > full and load > self.mean + self._tuning.target_std)
 
 
 def usable(model: ClusterModel, unloaded_ms: Times, settings: Settings) -> list[int] | Cause:
@@ -178,9 +182,9 @@ class Pair(msgspec.Struct, frozen=True):
 class Walk:
     """Chooses the bundles of a pair. `resting`: rows of bundles that were unloaded recently."""
 
-    def __init__(self, model: ClusterModel, settings: Settings, moves: Moves, resting: frozenset[int]) -> None:
+    def __init__(self, model: ClusterModel, tuning: Tuning, moves: Moves, resting: frozenset[int]) -> None:
         self._model = model
-        self._settings = settings
+        self._tuning = tuning
         self._moves = moves
         self._resting = resting
 
@@ -235,7 +239,7 @@ class Walk:
         constraints = self._model.constraints
         isolated = constraints.isolated is not None and bool(constraints.isolated[bundle])
         grouped = int(constraints.group[bundle]) != FREE
-        if not may_shed(self._settings, isolated=isolated, grouped=grouped):
+        if not may_shed(self._tuning, isolated=isolated, grouped=grouped):
             return POLICIES
         return self._moves.refusal(bundle, destination)
 
@@ -244,7 +248,7 @@ class Walk:
 
         As in Pulsar, a tried bundle is used up for the whole pair, and recent unloads are ignored.
         """
-        if not self._settings.shedder_transfer:
+        if not self._tuning.transfer:
             return []
         brokers = self._model.brokers
         before = float(brokers.throughput_bytes_s[pair.full])
@@ -269,7 +273,7 @@ class Walk:
         stage = Stage.SWAP if swapped else Stage.OVERLOAD if pair.cause is Cause.OVERLOADED else Stage.BALANCE
         group = len(self._moves.made) + 1 if swapped else 0
         bytes_s = f"{self._bytes_s(bundle) / 1e6:.3g} MB/s"
-        if not self._settings.shedder_transfer:
+        if not self._tuning.transfer:
             self._moves.make(bundle, None, f"{pair.cause}: {bytes_s} are unloaded", stage)
             return
         self._moves.make(bundle, pair.empty, f"{pair.cause}: {bytes_s}", stage, group)
@@ -278,9 +282,9 @@ class Walk:
             self._moves.make(each, pair.full, why, stage, group)
 
 
-def may_shed(settings: Settings, *, isolated: bool, grouped: bool) -> bool:
-    """Pulsar's policy gate: bundles under isolation or in an anti-affinity group stay, unless the setting is on."""
-    return settings.shedder_policy_bundles or not (isolated or grouped)
+def may_shed(tuning: Tuning, *, isolated: bool, grouped: bool) -> bool:
+    """Pulsar's policy gate: bundles under isolation or in an anti-affinity group stay, unless `policy_bundles`."""
+    return tuning.policy_bundles or not (isolated or grouped)
 
 
 _SKIPPED: Mapping[Cause, str] = {
@@ -308,32 +312,40 @@ class Transfer:
 
     name = "transfer"
 
+    def __init__(self, tuning: Tuning = AS_IN_PULSAR) -> None:
+        self._tuning = tuning
+
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
         """See `Strategy`; `memory` is a TransferMemory."""
         before = memory if isinstance(memory, TransferMemory) else TransferMemory()
         now = msgspec.structs.replace(
             before,
-            averages=folded(before.averages, model, settings),
+            averages=folded(before.averages, model, settings, self._tuning.history),
             brokers_ms=younger_than(before.brokers_ms, _longest_s(settings), model.at_ms),
             bundles_ms=younger_than(before.bundles_ms, settings.bundle_rest_s, model.at_ms),
         )
         rows = usable(model, now.brokers_ms, settings)
         if isinstance(rows, Cause):
             return _nothing(model, settings, now, Outcome(cause=rows), _SKIPPED[rows])
-        ranking = Ranking(rows, *columns(now.averages, model.brokers.ids), settings)
+        ranking = Ranking(rows, *columns(now.averages, model.brokers.ids), settings, self._tuning)
         measured = Outcome(Label.SKIP, Cause.HIT_COUNT, ranking.mean, ranking.deviation, ranking.deviation)
         hits = now.hits + 1 if ranking.condition() else 0
         now = msgspec.structs.replace(now, hits=hits)
         if hits <= settings.shedder_hit_count:
-            return _nothing(model, settings, now, measured, _hit_count(hits, measured, settings))
-        return _shed(model, settings, now, ranking, measured)
+            return _nothing(model, settings, now, measured, _hit_count(hits, measured, settings, self._tuning))
+        return _shed(model, settings, self._tuning, now, ranking, measured)
 
 
 def _shed(
-    model: ClusterModel, settings: Settings, memory: TransferMemory, ranking: Ranking, measured: Outcome
+    model: ClusterModel,
+    settings: Settings,
+    tuning: Tuning,
+    memory: TransferMemory,
+    ranking: Ranking,
+    measured: Outcome,
 ) -> Decision:
     moves = Moves(model, settings)
-    walk = Walk(model, settings, moves, _resting(model, memory))
+    walk = Walk(model, tuning, moves, _resting(model, memory))
     refused: list[Refused] = []
     first: Cause | None = None
     while ranking.goes_on and (cause := ranking.condition()):
@@ -358,7 +370,7 @@ def _shed(
         return moves.decision(_reason(outcome, why), tuple(refused), _told(memory, outcome))
     outcome = msgspec.structs.replace(measured, label=Label.SUCCESS, cause=first, std_after=ranking.deviation)
     text = f"{len(moves.made)} moves; the standard deviation of usage goes from {measured.load_std:.3f} to "
-    text += f"{outcome.std_after:.3f}, the target is {settings.shedder_target_std:g}"
+    text += f"{outcome.std_after:.3f}, the target is {tuning.target_std:g}"
     return moves.decision(_reason(outcome, text), tuple(refused), _after(moves, model, _told(memory, outcome)))
 
 
@@ -401,8 +413,8 @@ def _resting(model: ClusterModel, memory: TransferMemory) -> frozenset[int]:
     return frozenset(map(int, moved)).union(unloaded if memory.bundles_ms else ())
 
 
-def _hit_count(hits: int, measured: Outcome, settings: Settings) -> str:
-    figures = f"standard deviation of usage {measured.load_std:.3f}, target {settings.shedder_target_std:g}"
+def _hit_count(hits: int, measured: Outcome, settings: Settings, tuning: Tuning) -> str:
+    figures = f"standard deviation of usage {measured.load_std:.3f}, target {tuning.target_std:g}"
     if hits == 0:
         return f"{figures}: no broker is over- or underloaded"
     return f"{figures}; asked for in {hits} rounds in a row, it takes {settings.shedder_hit_count + 1}"

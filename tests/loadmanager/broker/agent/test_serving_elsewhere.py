@@ -50,7 +50,7 @@ async def revoke(node: Node, bundle: Bundle) -> None:
 @pytest.mark.parametrize("way", [unload, revoke])
 async def test_bundle_is_given_up_only_when_its_service_has_stopped(tmp_path: Path, way: Any):
     host = Elsewhere()
-    async with cluster(tmp_path, host, bundles=1, host_release_timeout_s=0.5, **NEVER_BY_THE_LEADER) as (broker,):
+    async with cluster(tmp_path, host, bundles=1, host_acquire_timeout_s=1.0, **NEVER_BY_THE_LEADER) as (broker,):
         (bundle,) = bundles_of(broker)
         given_up: list[bool] = []
 

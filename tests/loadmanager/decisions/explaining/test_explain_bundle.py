@@ -253,7 +253,7 @@ def test_without_a_model_there_is_the_decision_still():
 
 def test_a_bundle_that_nobody_reported_says_so():
     answer = explained(uneven(), 99)
-    assert any("load_top_bundles" in note for note in answer.notes)
+    assert any("25 hottest bundles" in note for note in answer.notes)
     assert answer.loads == ()
 
 

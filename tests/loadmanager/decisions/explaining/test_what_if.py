@@ -221,7 +221,7 @@ def test_the_last_digits_may_differ_on_another_machine():
 def test_a_strategy_that_remembers_decides_the_same_with_what_it_remembered(strategy: str):
     """Round after round, each from what the one before left in its memory, as read back from its record."""
     of = uneven()
-    settings = Settings(balancing_strategy=strategy, shedder_hit_count=2, avg_high_hits=2)
+    settings = Settings(balancing_strategy=strategy, shedder_hit_count=2)
     memory: object = None
     for number in range(1, 6):
         decision = STRATEGIES.make(strategy).decide(of, settings, memory)

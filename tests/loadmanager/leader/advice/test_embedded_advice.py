@@ -41,8 +41,6 @@ QUICKLY: dict[str, Any] = {
     "balancing_tolerance": 0.45,
     "bundle_rest_s": 0.0,
     "split": False,
-    "load_sample_interval_s": 0.1,
-    "load_report_min_interval_s": 0.1,
     "load_window_s": 0.3,
     "weight_cpu": 0.0,
     "capacity": {"rate_msg_s": 1000.0},

@@ -37,7 +37,7 @@ PROMISE = Expected(Measure.SPREAD, 0.5, 0.3, 0.1, 0.3)
 def test_settings_that_advice_may_change_are_live_and_their_steps_bounded() -> None:
     for name in NUMBERS | NAMES:
         assert descriptions()[name].live
-    for name in ("balancing", "balancing_review", "advice_apply", "moves_in_flight", "quarantine_deaths", "log"):
+    for name in ("balancing", "balancing_review", "advice_apply", "drain_timeout_s", "log"):
         assert name not in NUMBERS | NAMES
 
 
@@ -62,8 +62,8 @@ def test_a_step_never_goes_beyond_the_factor_nor_past_what_is_wanted(
         ("balancing_tolerance", 0.201, "to 0.2, not"),
         ("balancing_tolerance", "loose", "to 0.2, not"),
         ("balancing_tolerance", math.nan, "not a number"),
-        ("weight_memory", 1.0, ""),
-        ("weight_memory", 1.1, "to 1, not"),
+        ("weight_bandwidth", 2.0, ""),
+        ("weight_bandwidth", 2.1, "to 2, not"),
         ("balancing_moves_per_round", 150, ""),
         ("balancing_moves_per_round", 150.5, "valid integer"),
         ("overloaded_percent", 101, "less than or equal to 100"),

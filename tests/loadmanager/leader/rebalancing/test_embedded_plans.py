@@ -15,7 +15,7 @@ from loadmanager.leader.rebalancing.actions import OperatorActions, Unload
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 from tests.loadmanager.embedded import PATIENT
 
-BY_HAND: dict[str, Any] = {"balancing": False, "moves_in_flight_per_broker": 1}
+BY_HAND: dict[str, Any] = {"balancing": False, "balancing_moves_per_round": 10}
 
 
 def operating(node: Node) -> OperatorActions:

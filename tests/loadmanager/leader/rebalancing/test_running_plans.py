@@ -29,7 +29,7 @@ from tests.simulator.world import World
 REVIEWED = QUICK.model_copy(
     update={"balancing_interval_s": 5.0, "balancing_review": True, "balancing_budget": 1.0, "bundle_rest_s": 600.0}
 )
-BY_HAND = QUICK.model_copy(update={"balancing": False, "moves_in_flight_per_broker": 1})
+BY_HAND = QUICK.model_copy(update={"balancing": False, "balancing_moves_per_round": 10})
 BALANCED = REVIEWED.model_copy(update={"balancing_review": False})
 AS_TOLD_REVIEWED = REVIEWED.model_copy(update={"balancing_strategy": "scripted"})
 AS_TOLD = AS_TOLD_REVIEWED.model_copy(update={"balancing_review": False})
@@ -551,7 +551,7 @@ def test_half_of_a_swap_is_not_made_when_the_other_half_moved_on(scripted: Scrip
 def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        one_by_one = AS_TOLD.model_copy(update={"moves_in_flight": 1, "balancing_interval_s": 20.0})
+        one_by_one = AS_TOLD.model_copy(update={"balancing_moves_per_round": 1, "balancing_interval_s": 20.0})
         on = await stage(world, one_by_one, bundles=6)
         a, b = (broker.node.current.me for broker in on.brokers)
         scripted.moves = tuple(Move(bundle, a, b, "") for bundle in on.bundles)

@@ -112,7 +112,7 @@ def test_one_round_begins_no_more_than_so_many():
 
 
 def test_switches_end_it():
-    for off in ({"balancing": False}, {"merge": False}, {"merge_below_percent": 0}):
+    for off in ({"balancing": False}, {"merge": False}):
         assert decide(view(*RING), settings(**off)).counts == {MergeRule.SWITCHED_OFF: 8}
 
 
@@ -141,16 +141,14 @@ def test_a_new_ownership_begins_the_rest_anew():
 # --- laws
 
 loads_ = st.builds(
-    BundleLoad, st.integers(0, 120), st.integers(0, 120), st.floats(0, 4e3), st.floats(0, 4e3), st.floats(0, 2e7)
+    BundleLoad, st.integers(0, 60), st.integers(0, 60), st.floats(0, 2e3), st.floats(0, 2e3), st.floats(0, 1e7)
 )
 
 
-@given(st.lists(loads_, min_size=1, max_size=40), st.floats(0.1, 50), st.integers(1, 40), st.integers(0, 40))
-def test_a_merged_bundle_never_meets_a_condition_of_a_split(
-    loads: list[BundleLoad], below: float, floor: int, round_: int
-):
+@given(st.lists(loads_, min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 40))
+def test_a_merged_bundle_never_meets_a_condition_of_a_split(loads: list[BundleLoad], floor: int, round_: int):
     bundles = tile("t/n", even_boundaries(len(loads)))
-    its = settings(merge_below_percent=below, namespace_min_bundles=floor, split_bundles_per_round=max(1, round_))
+    its = settings(namespace_min_bundles=floor, split_bundles_per_round=max(1, round_))
     seen = MergeView(dict.fromkeys(bundles, 1), dict(zip(bundles, loads, strict=True)), {"t/n": len(bundles)})
     decision = decide_merges(seen, lambda _: its, {bundle: Cold(1, 0.0) for bundle in bundles}, NOW_S)
     limits = Limits.of(its)

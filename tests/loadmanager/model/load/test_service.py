@@ -23,9 +23,8 @@ from statechannel.runtime.view_on_demand import OnDemandView
 B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(4))
 SETTINGS = Settings(
-    host_load_timeout_s=0.1,
-    load_sample_interval_s=0.02,
-    load_report_min_interval_s=0.05,
+    host_acquire_timeout_s=0.2,
+    load_window_s=0.1,
     load_report_max_interval_s=60,
     load_top_bundles=2,
 )

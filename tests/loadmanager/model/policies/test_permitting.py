@@ -98,8 +98,7 @@ def test_a_kept_drain_and_a_limit_are_those_of_the_candidate():
     assert found.closed(BrokerId("a:1", 1)) == "a:1 is drained"
     assert found.closed(BrokerId("b:1", 1)) == "b:1 has 1 bundles of at most 1"
     assert found.closed(BrokerId("c:1", 1)) == ""
-    assert laid_down(Policies(), Settings(broker_max_bundles=5), Candidate(A)).max_bundles == 5
-    assert laid_down(Policies(), Settings(broker_max_bundles=5), Candidate(A, max_bundles=9)).max_bundles == 9
+    assert laid_down(Policies(), Candidate(A, max_bundles=9)).max_bundles == 9
 
 
 def test_newcomers_go_to_the_newest_release():
@@ -134,11 +133,7 @@ def test_a_group_is_spread_over_failure_domains_first():
     )
     held = {"db/two": {"a:1": 1}}
     assert names(permitting(policies, held=held), ONE) == ["c:1", "d:1"]
-    assert names(permitting(policies, held=held, settings=Settings(failure_domains=False)), ONE) == [
-        "b:1",
-        "c:1",
-        "d:1",
-    ]
+    assert names(permitting(apart(), held=held), ONE) == ["b:1", "c:1", "d:1"]
 
 
 def test_a_full_broker_does_not_stand_in_the_way_of_a_group():

@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.model.policies.codec import fold, key_of, named
+from loadmanager.model.policies.codec import decode, encode, fold, key_of, named
 from loadmanager.model.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
@@ -206,3 +206,9 @@ async def test_a_policy_that_somebody_needs_is_deleted_only_by_force(world: Worl
             await policies.delete(Kind.ISOLATION, "shop", author="ann")
         gone = await policies.delete(Kind.ISOLATION, "shop", author="ann", force=True)
         assert gone.version.reason.startswith("forced by ann: without isolation policy 'shop'")
+
+
+def test_what_a_stored_policy_sets_and_is_no_setting_any_more_is_ignored():
+    for policy in (NamespacePolicy, BundlePolicy):
+        stored = encode(policy(settings={"split_hits": 9, "split_max_keys": 7}))
+        assert decode(stored) == policy(settings={"split_max_keys": 7})

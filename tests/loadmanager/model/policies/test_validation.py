@@ -84,8 +84,9 @@ def isolating(**changed: Any) -> IsolationPolicy:
         (NamespacePolicy(settings={"bundle_rest_s": -1}), "settings.bundle_rest_s: Input should be greater"),
         (NamespacePolicy(settings={"bundle_rest_s": "7"}), "settings.bundle_rest_s: '7' is of another type"),
         (NamespacePolicy(settings={"split": 1}), "settings.split: 1 is of another type"),
-        (NamespacePolicy(settings={"split_hits": True}), "settings.split_hits: True is of another type"),
-        (NamespacePolicy(settings={"split_hits": 1.5}), "settings.split_hits: 1.5 is not a whole number"),
+        (NamespacePolicy(settings={"split_max_keys": True}), "settings.split_max_keys: True is of another type"),
+        (NamespacePolicy(settings={"split_max_keys": 1.5}), "settings.split_max_keys: 1.5 is not a whole number"),
+        (NamespacePolicy(settings={"split_hits": 1}), "settings: split_hits cannot be set: fixed at 3"),
         (
             NamespacePolicy(settings={"split_algorithm": "luck"}),
             "there is no 'luck' for automatic splits; there are",

@@ -26,41 +26,37 @@ BUNDLES = [Bundle("my-tenant/my-namespace", number * 16, number * 16 + 16) for n
 def settings_of(case: Case) -> Settings:
     config = case["config"]
     return Settings(
-        shedder_history=config["history_percentage"],
-        placement_margin_percent=config["average_usage_difference_threshold_percent"],
         weight_cpu=config["cpu_weight"],
-        weight_memory=max(config["memory_weight"], config["direct_memory_weight"]),
         weight_bandwidth=max(config["bandwidth_in_weight"], config["bandwidth_out_weight"]),
     )
 
 
-def sampled(averages: Averages, percents: Mapping[str, float], settings: Settings, *, anew: bool) -> Averages:
-    """The averages with these samples of all resources."""
+def sampled(averages: Averages, percents: Mapping[str, float], case: Case, *, anew: bool) -> Averages:
+    """The averages with these samples of all resources. Memory weighs least there, and nothing here."""
     hosts = {
         name: Host(part := percent / 100, used=dict.fromkeys((MEMORY, BYTES_IN, BYTES_OUT), part * 8),
                    capacity=dict.fromkeys((MEMORY, BYTES_IN, BYTES_OUT), 8.0))
         for name, percent in percents.items()
     }  # fmt: skip
     before = {} if anew else averages
-    return {**averages, **folded(before, model(hosts), settings)}
+    return {**averages, **folded(before, model(hosts), settings_of(case), case["config"]["history_percentage"])}
 
 
 def questions(case: Case) -> Iterator[tuple[Averages, str]]:
     """The averages at each moment, and who is to be chosen then."""
-    settings = settings_of(case)
     if "ema" in case:
         yield {str(broker(name)): Average(value, 0.0) for name, value in case["ema"].items()}, case["expected"]
         return
-    averages = sampled({}, case["initial_put"], settings, anew=True)
+    averages = sampled({}, case["initial_put"], case, anew=True)
     for step in case["steps"]:
-        averages = sampled(averages, step.get("sample", {}), settings, anew=False)
-        averages = sampled(averages, step.get("put", {}), settings, anew=True)
+        averages = sampled(averages, step.get("sample", {}), case, anew=False)
+        averages = sampled(averages, step.get("put", {}), case, anew=True)
         yield averages, step["expected"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["test"])
 def test_it_chooses_as_pulsar(case: Case) -> None:
-    given = Given(margin=settings_of(case).placement_margin_percent / 100)
+    given = Given(margin=case["config"]["average_usage_difference_threshold_percent"] / 100)
     asked = list(questions(case))
     assert asked
     for averages, expected in asked:

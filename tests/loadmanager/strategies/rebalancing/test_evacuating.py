@@ -11,7 +11,7 @@ from loadmanager.strategies.registry import STRATEGIES
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, model
 
 UNEVEN = {"a": 0.95, "b": 0.1, "c": 0.1}
-AT_ONCE = Settings(shedder_hit_count=0, avg_high_hits=1)
+AT_ONCE = Settings(shedder_hit_count=0)
 
 
 @pytest.mark.parametrize("name", STRATEGIES.names())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from loadmanager.model.cluster import NOWHERE, ClusterModel
+from loadmanager.model.cluster import NOWHERE, UNLIMITED, ClusterModel
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BrokerLoadData, LoadedBundle, TopBundlesLoadData, total_of
 from loadmanager.model.observation import MoveHistory, Observed, cluster_model
@@ -327,10 +327,9 @@ def test_the_age_of_each_report_is_told(cluster: Cluster) -> None:
     assert list(ages_s) == [30.0, inf]
 
 
-def test_a_declared_limit_of_bundles_counts_before_that_of_the_settings(cluster: Cluster) -> None:
-    cluster.settings = Settings(broker_max_bundles=50)
+def test_a_declared_limit_of_bundles_counts(cluster: Cluster) -> None:
     cluster.loads[A.name] = msgspec.structs.replace(cluster.loads[A.name], capacity={"bundles": 7})
-    assert list(cluster.model().brokers.max_bundles) == [7, 50]
+    assert list(cluster.model().brokers.max_bundles) == [7, UNLIMITED]
 
 
 def test_a_drained_broker_by_policy_drains(cluster: Cluster) -> None:

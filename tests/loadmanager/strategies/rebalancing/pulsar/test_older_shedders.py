@@ -13,6 +13,7 @@ from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg, AvgMemory
+from loadmanager.strategies.rebalancing.pulsar.shedder import Tuning
 from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, SheddingMemory, Threshold, Uniform
 from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
@@ -97,11 +98,11 @@ def test_threshold_remembers_what_it_unloaded() -> None:
 def test_lower_boundary_fills_brokers_far_below_the_mean_as_last_resort() -> None:
     """Mean 46 %: nobody is above 56 %, c is below 36 %. 5 % of 200 MiB/s of the fullest with two bundles."""
     loads, sizes = {"a": 0.555, "b": 0.55, "c": 0.275}, {"a": [400], "b": [6, 194], "c": [1]}
-    low = DEFAULT.model_copy(update={"shedder_lower_boundary": True})
+    low = Threshold(Tuning(lower_boundary=True))
     assert not Threshold().decide(cluster(loads, sizes), DEFAULT).moves
-    assert gone(Threshold().decide(cluster(loads, sizes), low)) == [2]
-    assert not Threshold().decide(cluster(loads, sizes | {"b": [6, 193]}), low).moves, "below 10 MiB/s"
-    assert not Threshold().decide(cluster(loads | {"c": 0.41}, sizes), low).moves
+    assert gone(low.decide(cluster(loads, sizes), DEFAULT)) == [2]
+    assert not low.decide(cluster(loads, sizes | {"b": [6, 193]}), DEFAULT).moves, "below 10 MiB/s"
+    assert not low.decide(cluster(loads | {"c": 0.41}, sizes), DEFAULT).moves
 
 
 # --- overload
@@ -153,9 +154,9 @@ def test_uniform_looks_at_bytes_only_where_messages_are_even() -> None:
 def test_uniform_stops_at_the_limit_of_bundles() -> None:
     spread = rates({"a": [500.0] * 40, "b": [0.0]})
     assert len(Uniform().decide(spread, DEFAULT).moves) == 9, "3,999, and up to 1,000 more"
-    limited = Uniform().decide(spread, Settings(unload_max_bundles=3))
+    limited = Uniform(Tuning(max_bundles=3)).decide(spread, DEFAULT)
     assert len(limited.moves) == 3
-    assert limited.counts["unload_max_bundles"] == 37
+    assert limited.counts["the most bundles of one round"] == 37
 
 
 # --- avg

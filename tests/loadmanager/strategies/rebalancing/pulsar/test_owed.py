@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,26 +15,29 @@ from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.pulsar.avg import Avg
+from loadmanager.strategies.rebalancing.pulsar.shedder import Tuning
 from loadmanager.strategies.rebalancing.pulsar.shedding import Overload, Threshold, Uniform
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
+from loadmanager.strategies.rebalancing.strategy import Strategy
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_OUT, MESSAGES, Host, Hot, model
 
-OURS = {each.name: each for each in (Transfer, Threshold, Uniform, Overload, Avg)}
-NAMES = tuple(OURS)
-EAGER = Settings(
-    shedder_hit_count=0,
-    shedder_target_std=0.05,
-    shedder_policy_bundles=True,
-    shedder_min_throughput_bytes_s=0,
+EAGER = Settings(shedder_hit_count=0, overloaded_percent=50, weight_message_rate=0)
+TUNED = Tuning(
+    target_std=0.05,
+    policy_bundles=True,
+    min_throughput_bytes_s=0,
     unload_min_rate_msg_s=0,
     unload_min_throughput_bytes_s=0,
-    unload_max_fraction=0.5,
-    avg_high_hits=1,
-    avg_low_hits=1,
-    overloaded_percent=50,
-    shedder_lower_boundary=True,
-    weight_message_rate=0,
+    unload_fraction=0.5,
+    high_hits=1,
+    low_hits=1,
+    lower_boundary=True,
 )
+OURS: dict[str, Callable[[], Strategy]] = {
+    Overload.name: Overload,
+    **{each.name: partial(each, TUNED) for each in (Transfer, Threshold, Uniform, Avg)},
+}
+NAMES = tuple(OURS)
 
 mostly_not = st.sampled_from([False, False, False, True])
 hosts = st.builds(
@@ -142,10 +147,9 @@ def test_a_cluster_of_equals_is_left_alone(name: str, brokers: int, cpu: float, 
     used = {BYTES_OUT: 1e6 * each, MESSAGES: 2e3 * each}
     loads = {n: Host(cpu, used=used) for n in names}
     owned = {n: [Hot(cpu / 4, out_bytes_s=1e6, rate_msg_s=2e3)] * each for n in names}
-    settings_ = EAGER.model_copy(update={"shedder_lower_boundary": True})
     strategy, memory = OURS[name](), None
     for turn in range(3):
-        decision = strategy.decide(model(loads, owned, at_ms=turn * 60_000), settings_, memory)
+        decision = strategy.decide(model(loads, owned, at_ms=turn * 60_000), EAGER, memory)
         assert not decision.moves
         memory = decision.memory
 

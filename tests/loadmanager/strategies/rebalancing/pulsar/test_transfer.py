@@ -11,7 +11,7 @@ import pytest
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
-from loadmanager.strategies.rebalancing.pulsar.shedder import Average, Cause, Outcome
+from loadmanager.strategies.rebalancing.pulsar.shedder import AS_IN_PULSAR, Average, Cause, Outcome, Tuning
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer, TransferMemory
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
 
@@ -29,8 +29,10 @@ def _hot(size: float | Hot) -> Hot:
     return size if isinstance(size, Hot) else Hot(out_bytes_s=size * 1e6)
 
 
-def decide(cluster: ClusterModel, settings: Settings = AT_ONCE, memory: object = None) -> Decision:
-    return Transfer().decide(cluster, settings, memory)
+def decide(
+    cluster: ClusterModel, settings: Settings = AT_ONCE, memory: object = None, tuning: Tuning = AS_IN_PULSAR
+) -> Decision:
+    return Transfer(tuning).decide(cluster, settings, memory)
 
 
 def moved(decision: Decision) -> list[tuple[int, str, str]]:
@@ -65,9 +67,9 @@ def test_it_takes_four_rounds_in_a_row_by_default() -> None:
 
 
 def test_a_round_that_is_fine_ends_the_row() -> None:
-    settings = Settings(shedder_history=0)
-    memory = decide(cluster(SKEWED, TWENTY), settings).memory
-    memory = decide(cluster({"a": 0.5, "b": 0.5}, {"a": [10], "b": [10]}), settings, memory).memory
+    tuning = Tuning(history=0)
+    memory = decide(cluster(SKEWED, TWENTY), Settings(), tuning=tuning).memory
+    memory = decide(cluster({"a": 0.5, "b": 0.5}, {"a": [10], "b": [10]}), Settings(), memory, tuning).memory
     assert isinstance(memory, TransferMemory)
     assert memory.hits == 0
 
@@ -137,18 +139,18 @@ def test_what_comes_back_must_leave_neither_with_what_the_full_one_has_now() -> 
 
 
 def test_without_transfer_nothing_comes_back_and_nobody_is_named() -> None:
-    settings = AT_ONCE.model_copy(update={"shedder_transfer": False})
-    assert not decide(cluster(APART, SWAPPED), settings).moves
-    assert moved(decide(cluster(SKEWED, TWENTY), settings)) == [(0, "a", ""), (1, "a", "")]
+    tuning = Tuning(transfer=False)
+    assert not decide(cluster(APART, SWAPPED), tuning=tuning).moves
+    assert moved(decide(cluster(SKEWED, TWENTY), tuning=tuning)) == [(0, "a", ""), (1, "a", "")]
 
 
 def test_what_was_unloaded_without_a_destination_rests_too() -> None:
-    settings = AT_ONCE.model_copy(update={"shedder_transfer": False, "shedder_delay_s": 0.0})
-    first = decide(cluster(SKEWED, TWENTY), settings)
-    again = decide(cluster(SKEWED, TWENTY, at_ms=29 * MINUTE_MS), settings, first.memory)
+    settings, tuning = AT_ONCE.model_copy(update={"shedder_delay_s": 0.0}), Tuning(transfer=False)
+    first = decide(cluster(SKEWED, TWENTY), settings, tuning=tuning)
+    again = decide(cluster(SKEWED, TWENTY, at_ms=29 * MINUTE_MS), settings, first.memory, tuning)
     assert moved(again) == [(2, "a", "")]
     assert again.counts["recently unloaded"] == 2
-    later = decide(cluster(SKEWED, TWENTY, at_ms=30 * MINUTE_MS), settings, first.memory)
+    later = decide(cluster(SKEWED, TWENTY, at_ms=30 * MINUTE_MS), settings, first.memory, tuning)
     assert moved(later) == [(0, "a", ""), (1, "a", "")]
 
 
@@ -182,7 +184,7 @@ def test_three_brokers_shed_in_one_round_at_most() -> None:
     decision = decide(cluster(loads, owned))
     assert {source for _, source, _ in moved(decision)} == {"h", "i", "j"}
     assert {to for _, _, to in moved(decision)} == {"a", "b", "c"}, "each gets from one only"
-    one = decide(cluster(loads, owned), AT_ONCE.model_copy(update={"shedder_max_brokers": 1}))
+    one = decide(cluster(loads, owned), tuning=Tuning(max_brokers=1))
     assert len({source for _, source, _ in moved(one)}) == 1
 
 
@@ -279,13 +281,13 @@ def test_a_cluster_without_any_load_is_left_alone() -> None:
 
 
 def test_under_policies_a_bundle_goes_where_its_group_is_thin() -> None:
-    settings = AT_ONCE.model_copy(update={"shedder_policy_bundles": True})
+    tuning = Tuning(policy_bundles=True)
     crowded = {
         "a": [Hot(out_bytes_s=5e6, group="g", namespace="t/x"), 45],
         "b": [Hot(out_bytes_s=1e6, group="g", namespace="t/y")],
     }
     three = cluster(SKEWED | {"c": 0.4}, crowded | {"c": [1]})
-    decision = decide(three, settings)
+    decision = decide(three, tuning=tuning)
     assert not decision.moves
     assert decision.counts["anti-affinity group"] == 2, "neither there nor back"
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move
-from loadmanager.strategies.rebalancing.pulsar.shedder import Average
+from loadmanager.strategies.rebalancing.pulsar.shedder import Average, Tuning
 from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer, TransferMemory, may_shed
 from statechannel.law.bundle import Bundle
 from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BYTES_OUT, Host, Hot, broker, model
@@ -30,14 +31,20 @@ TOLERANCE = 1e-6
 def settings_of(case: Case) -> Settings:
     config = case["config"]
     return Settings(
-        shedder_target_std=config["target_std"],
         shedder_hit_count=config["hit_count_threshold"],
-        shedder_transfer=config["transfer_enabled"],
-        shedder_max_brokers=config["max_brokers_per_cycle"],
         overloaded_percent=config["overloaded_threshold_percent"],
         shedder_delay_s=config["shedding_delay_seconds"],
-        load_ttl_s=config["load_data_ttl_seconds"],
-        shedder_policy_bundles=config["shed_bundles_with_policies"],
+        load_report_max_interval_s=config["load_data_ttl_seconds"] / 2,
+    )
+
+
+def tuning_of(case: Case) -> Tuning:
+    config = case["config"]
+    return Tuning(
+        target_std=config["target_std"],
+        transfer=config["transfer_enabled"],
+        max_brokers=config["max_brokers_per_cycle"],
+        policy_bundles=config["shed_bundles_with_policies"],
     )
 
 
@@ -75,9 +82,8 @@ def hot_of(listed: Case, resting: set[str], isolation: Case | None, names: list[
     )
 
 
-def memory_of(case: Case, settings: Settings) -> TransferMemory:
+def memory_of(case: Case, kept: float) -> TransferMemory:
     """The history that gives the averages of the case together with its samples, and what was unloaded just now."""
-    kept = settings.shedder_history
     averages: dict[str, Average] = {}
     for name, load in case["broker_load"].items():
         if "throughput_ema" in load:
@@ -89,8 +95,8 @@ def memory_of(case: Case, settings: Settings) -> TransferMemory:
 
 
 def decide(case: Case, **changes: Any) -> Decision:
-    settings = settings_of(case).model_copy(update=changes)
-    return Transfer().decide(model_of(case), settings, memory_of(case, settings))
+    tuning = msgspec.structs.replace(tuning_of(case), **changes)
+    return Transfer(tuning).decide(model_of(case), settings_of(case), memory_of(case, tuning.history))
 
 
 def as_unload(move: Move) -> tuple[str, Bundle, str | None, str]:
@@ -122,7 +128,7 @@ def test_it_decides_as_pulsar(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case["expected"].get("unloads")], ids=lambda c: c["test"])
 def test_without_transfer_the_same_bundles_leave_the_same_brokers(case: Case) -> None:
-    there, nowhere = decide(case), decide(case, shedder_transfer=False)
+    there, nowhere = decide(case), decide(case, transfer=False)
     assert [(m.source, m.bundle, None) for m in there.moves] == [
         (m.source, m.bundle, m.destination) for m in nowhere.moves
     ]
@@ -130,6 +136,6 @@ def test_without_transfer_the_same_bundles_leave_the_same_brokers(case: Case) ->
 
 @pytest.mark.parametrize("case", VECTORS["policy_gate"])
 def test_bundles_under_policies_stay_unless_it_is_set(case: Case) -> None:
-    settings = Settings(shedder_policy_bundles=case["shed_bundles_with_policies"])
+    tuning = Tuning(policy_bundles=case["shed_bundles_with_policies"])
     isolated, grouped = case["has_isolation_policy"], case["has_anti_affinity_group"]
-    assert may_shed(settings, isolated=isolated, grouped=grouped) == case["expected_may_shed"]
+    assert may_shed(tuning, isolated=isolated, grouped=grouped) == case["expected_may_shed"]
