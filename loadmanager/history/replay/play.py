@@ -1,22 +1,27 @@
-"""Plays a recorded game, round by round, with the unchanged strategies and placements of production.
+"""Plays one window on one executor: makes its game, plays every candidate, and judges them.
 
-It runs on the simulator's cluster, from the recorded placement, under the rests and policies that held. The same
-arguments give the same outcome. It is `simulation` without the playground's measurements; `judging.py`
-computes costs.
+Strategies and placements are those of production, unchanged, on the simulator's cluster, from the recorded placement,
+under the rests and policies that held. The same arguments give the same outcome. One window is in memory at a time. A
+strategy that breaks a rule, or fails, loses that window: the reason is kept, and counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import msgspec
 import numpy as np
 
-from loadmanager.history.replay.recording import Recorded, Step
+from loadmanager.history.replay.candidates import Candidate
+from loadmanager.history.replay.cost import Gaps, Judge, Objective, Terms, least
+from loadmanager.history.replay.game import Frame, Missing, Recorded, RecordedGame, Step, recorded, sliced
 from loadmanager.history.replay.ruling import Ruling
 from loadmanager.model.cluster import Flags, Ints
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.bounds import Ruler
 from loadmanager.strategies.playground.cluster import Conditions, Placer, SimulatedCluster, View, observe
-from loadmanager.strategies.playground.game import check
+from loadmanager.strategies.playground.game import InvariantViolation, check
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.strategy import Strategy
 from loadmanager.strategies.registry import STRATEGIES
@@ -133,3 +138,58 @@ class _Game:
 
     def _placer(self) -> _Placer:
         return _Placer(self._cluster, self._ruler, self._settings.placement, self._scenario.ruling)
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What holds for every window and candidate. `settings` are the cluster's own."""
+
+    settings: Settings
+    candidates: tuple[Candidate, ...]
+    objective: Objective
+    gaps: Gaps
+    coverage: float
+    seed: int = 0
+    own: Mapping[str, Settings] = {}
+    """Candidates' settings by name, where they are combined already (that takes as long as some rounds)."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One candidate in one window. `broke`: the broken rule or the raised error; `terms` is None then."""
+
+    candidate: int
+    bound: float
+    terms: Terms | None = None
+    broke: str = ""
+    ruled: bool = False
+    """The record says which policies held."""
+
+
+def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> Missing | list[Outcome]:
+    """Play the candidates with these numbers on the rows of one window (pyarrow.Table of `slicing.EVENT`)."""
+    usual = rules.settings
+    game = recorded(sliced(table, frame), rules.coverage, usual.load_window_s)
+    if isinstance(game, Missing):
+        return game
+    judge = Judge(game.scenario, Ruler.of(rules.settings), rules.objective, rules.gaps)
+    bound, ruled = least(judge), game.scenario.ruling is not None
+    found = (_outcome(game, judge, bound, rules, number) for number in chosen)
+    return [msgspec.structs.replace(each, ruled=ruled) for each in found]
+
+
+def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, number: int) -> Outcome:
+    candidate = rules.candidates[number]
+    if candidate.is_recorded:
+        return Outcome(number, bound, judge.terms(game.owner, game.steps))
+    try:
+        run = played(game, candidate, rules)
+    except InvariantViolation as violation:
+        return Outcome(number, bound, broke=str(violation))
+    except Exception as error:  # noqa: BLE001 - strategies are plug-ins, and may raise anything
+        return Outcome(number, bound, broke=f"{candidate.strategy} failed: {type(error).__name__}: {error}")
+    return Outcome(number, bound, judge.terms(run.owner, run.steps))
+
+
+def played(game: RecordedGame, candidate: Candidate, rules: Rules) -> Played:
+    """Play the candidate from the recorded placement. Raises InvariantViolation, and any error of the strategy."""
+    settings = rules.own.get(candidate.name) or candidate.settings(rules.settings)
+    return played_out(game.scenario, candidate.strategy, settings, rules.seed)
