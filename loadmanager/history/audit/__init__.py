@@ -38,14 +38,12 @@ from pyspark.storagelevel import StorageLevel
 from loadmanager.channel.audit.auditor import Invariant
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
+from loadmanager.history import verdicts
 from loadmanager.history.audit.segments import COUNTS, Claim, Extent, Segment, SegmentAudit, place, plan, without
-from loadmanager.history.folding import states
-from loadmanager.history.folding.lists import ArrowBatch, Row, Rows, lists_of, structs
-from loadmanager.history.folding.seeding import read
-from loadmanager.history.folding.spreading import spread
-from loadmanager.history.folding.states import positions
 from loadmanager.history.schemas import CHANNEL, TRANSITION
 from loadmanager.history.sources import MISSING
+from loadmanager.history.tasks import ArrowBatch, Row, Rows, lists_of, spread, structs
+from loadmanager.history.verdicts import positions, read
 
 __all__ = ["SUMMARY", "VIOLATION", "Audit", "Invariant", "Silver", "audit"]
 
@@ -112,7 +110,7 @@ def claims_task(batches: Iterable[ArrowBatch]) -> Iterator[ArrowBatch]:
             if each.problem:
                 yield _batch((partition, who, at, 0, None, each.problem))
                 continue
-            for _, _, _, number, _, data, _ in states.rows(partition, states.SEEDED, each.info, each.chunks):
+            for _, _, _, number, _, data, _ in verdicts.rows(partition, verdicts.SEEDED, each.info, each.chunks):
                 yield _batch((partition, who, at, number, data, None))
 
 
@@ -379,7 +377,7 @@ def _entry(kind: Column, **given: Column) -> list[Column]:
 
 
 def _plain(schema: StructType) -> Column:
-    """A row as a struct in which times and days are numbers, as in `folding.rows`."""
+    """A row as a struct in which times and days are numbers, as in `verdicts.channel_row`."""
     return f.struct(*(_number(field.name, field.dataType).alias(field.name) for field in schema.fields))
 
 

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from loadmanager.channel.audit.auditor import Auditor, Broken, Invariant, compared, words
-from loadmanager.history.folding.lists import Row, Rows
-from loadmanager.history.folding.rows import UNKNOWN, Origin, channel_row, named, transition_rows
-from loadmanager.history.folding.states import unpacked
-from loadmanager.history.folding.verdicts import version_of
 from loadmanager.history.schemas import CHANNEL, TRANSITION
+from loadmanager.history.tasks import Row, Rows
+from loadmanager.history.verdicts import UNKNOWN, Origin, channel_row, named, transition_rows, unpacked, version_of
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
+from loadmanager.history.ingest.positions import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
 from loadmanager.history.minutes import (
     ENDLESS_US,

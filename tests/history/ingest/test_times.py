@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadmanager.history.ingest import refresh_gold
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER
 from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.sources import SqliteSource

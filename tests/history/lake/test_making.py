@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.history import columns, delta, layout
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages, totals
+from loadmanager.history.ingest.positions import SILVER, Mark, Reached, advance, stages, totals
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.pinned import Pinned
 from loadmanager.history.schemas import GROUP_LAG, TABLES

@@ -722,7 +722,7 @@ def topics_of(job: Job, settings: Settings, names: Iterable[str]) -> Rows:
     known: Mapping[tuple[str, int], int] = {}
     if there(job):
         with reading(job) as lake:
-            from loadmanager.history.ingest.progress import SILVER, reached
+            from loadmanager.history.ingest.positions import SILVER, reached
             from loadmanager.history.schemas import TABLES
 
             tables_of(job, lake, TABLES)
@@ -736,10 +736,10 @@ def records_in(settings: Settings, names: Iterable[str]) -> int:
 
 
 async def _edges(settings: Settings, names: Iterable[str]) -> dict[str, tuple[Sequence[int], Sequence[int]]]:
-    from loadmanager.history.sources import TOPICS, available, source_of
+    from loadmanager.history.sources import TOPICS, source_of
     from statechannel.ports import TopicSpec
 
-    there = [name for name in available(source_of(settings)) if name in names]
+    there = [name for name in source_of(settings).available(TOPICS) if name in names]
     async with opened_log(settings) as log:
         for name in there:
             await log.open_topic(TopicSpec(name, compacted=TOPICS[name].compacted))

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
-from loadmanager.history import folding, utc
-from loadmanager.history.folding import Known, Position
-from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached
+from loadmanager.history import utc, verdicts
+from loadmanager.history.ingest.positions import SILVER, WRITER, Mark, reached
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
+from loadmanager.history.verdicts import Known, Position
 from statechannel.law.codec import NEWEST_VERSION
 
 SEEDER = f"{WRITER}/seed"
@@ -28,7 +28,7 @@ SEEDER = f"{WRITER}/seed"
 class Verdicts(msgspec.Struct, frozen=True):
     """The results of a batch's replay. `partly`: some of it may be written already, under this number or another."""
 
-    folded: folding.Folded
+    folded: verdicts.Folded
     partly: bool
 
     def write(self, lake: Lake, table: str, once: Once) -> None:
@@ -45,7 +45,7 @@ def follow(marks: Iterable[Mark], known: Known) -> bool:
     return not _waiting(known) and not _lacking(marks, known)
 
 
-def verdicts(
+def replayed_channel(
     lake: Lake,
     batch: int,
     records: DataFrame | None,
@@ -67,9 +67,9 @@ def verdicts(
     if records is not None:
         if lacking := _lacking(marks, known):
             _seed(lake, batch, lacking, source, known)
-            known = folding.known(lake.table("channel_state"), batch)
+            known = verdicts.known(lake.table("channel_state"), batch)
         rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
-    folded = folding.fold(rows, known, partitions, batch)
+    folded = verdicts.fold(rows, known, partitions, batch)
     folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
     return Verdicts(folded, bool(waiting) or resumed)
 
@@ -103,7 +103,7 @@ def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFram
 def _seed(lake: Lake, batch: int, lacking: Mapping[int, int], source: Source, known: Known) -> None:
     """Write seed states for these partitions."""
     snapshots = source.read(lake.spark, [SNAPSHOTS_TOPIC])
-    lake.append("channel_state", folding.seed(snapshots, lacking, known.positions), Once(SEEDER, batch))
+    lake.append("channel_state", verdicts.seed(snapshots, lacking, known.positions), Once(SEEDER, batch))
 
 
 def settled_states(lake: Lake) -> DataFrame:
@@ -117,7 +117,7 @@ def forget(lake: Lake, complete: int) -> None:
     The last state of each day stays for as long as `progress` knows the day. A seed is never dropped, because the audit
     begins with it when bronze's older days are gone.
     """
-    latest = folding.positions(lake.table("channel_state"), complete + 1)
+    latest = verdicts.positions(lake.table("channel_state"), complete + 1)
     days = _last_of_days(lake)
     older = [
         f"(partition = {number} AND batch >= 0 AND batch < {at.batch}"

@@ -23,16 +23,13 @@ from pyspark.sql.utils import is_remote
 
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
 from loadmanager.history.gist import gist
-from loadmanager.history.ingest.batches import Batches, Plan, complete
-from loadmanager.history.ingest.checkpoint import resume
+from loadmanager.history.ingest.batch import Batches, Plan, complete, reread
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
-from loadmanager.history.ingest.logs import Logs
 from loadmanager.history.ingest.metrics import Gauges, exporter
-from loadmanager.history.ingest.progress import SILVER, reached
-from loadmanager.history.ingest.rereading import reread
+from loadmanager.history.ingest.positions import SILVER, Logs, reached, resume
 from loadmanager.history.lake import Lake
-from loadmanager.history.sources import TOPICS, Source, stream
+from loadmanager.history.sources import TOPICS, Source
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +134,7 @@ class Ingest:
         given = resume(self._lake.spark, checkpoint, begun)
         gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex, begun, given))
         bound = self._options.max_per_trigger
-        rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=bound, until_now=until_now)
+        rows = self._source.stream(self._lake.spark, TOPICS, bound, until_now=until_now)
         writer = rows.writeStream.queryName(QUERY).trigger(**trigger)
         writer = writer.option("checkpointLocation", checkpoint)
         query = writer.foreachBatch(gate.batches if is_remote() else gate).start()

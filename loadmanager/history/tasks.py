@@ -1,15 +1,21 @@
-"""Rows of several tables in one stream from Python to Spark, each kind in a column of lists; absent kinds are free.
+"""What Python tasks of Spark share: rows on their way to Arrow, keys dealt out evenly, and no search for cycles.
 
-A row is a plain tuple in the order of its schema; times are whole microseconds since 1970, days whole days, which Arrow
+Rows of several tables go from Python to Spark in one stream, each kind in a column of lists; absent kinds are free. A
+row is a plain tuple in the order of its schema; times are whole microseconds since 1970, days whole days, which Arrow
 takes without conversion. Some thousand rows at once become columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, StructField, StructType
 
@@ -69,3 +75,51 @@ def structs(schema: StructType, rows: Sequence[Row]) -> Any:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+_WORD = 0xFFFFFFFF
+_SEED = 42
+
+
+def spread(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
+    """The rows in `tasks` tasks: equal `key`s (whole numbers from 0) together, neighbouring keys in different tasks."""
+    numbers = f.array(*(f.lit(number) for number in numbers_of(tasks)))
+    return rows.repartition(tasks, f.element_at(numbers, (key % tasks + 1).cast("int")))
+
+
+@lru_cache(maxsize=16)
+def numbers_of(tasks: int) -> tuple[int, ...]:
+    """For every task the lowest number that Spark's hash puts there."""
+    found: dict[int, int] = {}
+    number = 0
+    while len(found) < tasks:
+        found.setdefault(_murmur3(number) % tasks, number)
+        number += 1
+    return tuple(found[task] for task in range(tasks))
+
+
+def _murmur3(number: int) -> int:
+    """Spark's `hash` of a 32-bit number: signed; its remainder is taken as Python does."""
+    mixed = _rotated(number * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
+    hashed = _rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _WORD
+    hashed ^= 4
+    hashed = (hashed ^ hashed >> 16) * 0x85EBCA6B & _WORD
+    hashed = (hashed ^ hashed >> 13) * 0xC2B2AE35 & _WORD
+    hashed ^= hashed >> 16
+    return hashed - (1 << 32) if hashed >> 31 else hashed
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & _WORD
+
+
+@contextmanager
+def unsearched() -> Generator[None]:
+    """No cycle collection in this context; reference counts still free objects."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
