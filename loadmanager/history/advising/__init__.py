@@ -24,8 +24,7 @@ from loadmanager.history.advising import from_bundles, from_forecast, from_repla
 from loadmanager.history.advising.origin import Origin, origin_of
 from loadmanager.history.advising.publishing import publish
 from loadmanager.history.analyses.analysis import Options as Analysing
-from loadmanager.history.lake import ALWAYS, Lake, Window
-from loadmanager.history.pinned import pinned
+from loadmanager.history.lake import ALWAYS, Lake, Window, pinned
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.replay import ReplayResult, replay
 from loadmanager.history.replay.job import recorded_settings

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from pyspark.sql import functions as f
 
-from loadmanager.history.lake import Window
-from loadmanager.history.pinned import Pinned
+from loadmanager.history.lake import Pinned, Window
 from loadmanager.history.replay.ranking import Interval
 from loadmanager.leader.plans.advice import Advice, Change, Expected, Measure, Provenance, sealed
 from loadmanager.model.registration import VERSION

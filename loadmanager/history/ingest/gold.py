@@ -31,8 +31,8 @@ from loadmanager.history.minutes import (
     in_force,
     named,
 )
-from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.texts import on_spark
+from loadmanager.history.utc import AHEAD_US
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law.record import Action
 

@@ -9,7 +9,7 @@ tables themselves; as DataFrames `broker_load`, `bundle_load`, … do, from the 
 get several tables from the same records, decode first and keep the result.
 
 A `Shape` says what a record becomes: named columns, each a function of the records. A value that its column cannot hold
-(a number beyond 64 bits) makes its record unreadable, and no other. `plausible` has checked times before.
+(a number beyond 64 bits) makes its record unreadable, and no other. `utc.refusal` has checked times before.
 
 Spark's `from_json` is not better. Measured on two busy cores, Parquet to nothing, best of three: for 200,000 reports of
 brokers it took 9.8 s, this code 27 s (reading alone: 1.7 s). For 20,000 reports of 25 bundles each, which are most of
@@ -44,9 +44,9 @@ from loadmanager.decisions.codec import decode as decode_decision
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.decisions.record import BEGUN, DecisionRecord, Outcome
 from loadmanager.history import utc
-from loadmanager.history.plausible import refusal
 from loadmanager.history.schemas import QUARANTINE, RAW, TABLES
 from loadmanager.history.tasks import unsearched
+from loadmanager.history.utc import refusal
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
 
 _ORIGIN = ("partition", "offset", "appended_at")

@@ -22,13 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
-from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batch import Batches, Plan, complete, reread
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
 from loadmanager.history.ingest.metrics import Gauges, exporter
 from loadmanager.history.ingest.positions import SILVER, Logs, reached, resume
 from loadmanager.history.lake import Lake
+from loadmanager.history.progress import gist
 from loadmanager.history.sources import TOPICS, Source
 
 _log = logging.getLogger(__name__)

@@ -48,8 +48,7 @@ from loadmanager_api.cli.printing import done, echo
 if TYPE_CHECKING:
     from loadmanager.history.advising import Considered
     from loadmanager.history.analyses import Analysis, Options
-    from loadmanager.history.lake import Lake
-    from loadmanager.history.pinned import Pinned
+    from loadmanager.history.lake import Lake, Pinned
     from loadmanager.history.report import Found, Made, Material
     from loadmanager.leader.plans.advice import Advice
     from loadmanager.settings import Settings
