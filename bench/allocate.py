@@ -18,9 +18,8 @@ from typing import TypeVar
 
 from bench.figures import emit, median
 from loadmanager.consumers.allocation import measures
-from loadmanager.consumers.allocation.averagely import Averagely
+from loadmanager.consumers.allocation.rocketmq import Averagely, MessageQueue
 from loadmanager.consumers.allocation.sticky import Sticky
-from loadmanager.consumers.allocation.strategy import MessageQueue
 from loadmanager.consumers.allocation.weighted import Consumer, Weighing, allocate_weighted
 from stack.jars import classpath, java
 

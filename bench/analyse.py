@@ -32,8 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.figures import emit
 from bench.generating import World, generated
 from loadmanager.history.analyses import ANALYSES, Tables
-from loadmanager.history.analyses.analysis import DEFAULTS, Table
-from loadmanager.history.analyses.running import answers
+from loadmanager.history.analyses.analysis import DEFAULTS, Table, answers
 from loadmanager.history.duck import speak_spark
 from loadmanager.history.engine import answered
 from loadmanager.history.lake import ALWAYS

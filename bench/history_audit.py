@@ -31,9 +31,9 @@ from bench import channel_log
 from bench.channel_log import BEGIN_MS, ChannelLog
 from bench.figures import emit
 from loadmanager.history.audit import audit
-from loadmanager.history.folding import Known, fold, known
 from loadmanager.history.schemas import RAW
 from loadmanager.history.session import Spark, session
+from loadmanager.history.verdicts import Known, fold, known
 
 RECORDS = 10_000_000
 PARTITIONS = 4

@@ -27,7 +27,7 @@ from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.lake import Lake
 from loadmanager.history.session import Spark, session
-from loadmanager.history.sources import TOPICS, KafkaSource, read
+from loadmanager.history.sources import TOPICS, KafkaSource
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from statechannel.law.bundle import Bundle
@@ -91,7 +91,7 @@ def _throughput(spark: SparkSession, address: str, directory: Path) -> None:
         produce(address, prefix, records, 0.0)
     _ingested(spark, address, "warm.", directory / "warm")
     source = KafkaSource(address, PREFIX)
-    floor_s = min(_timed(lambda n=n: _plain(read(spark, source), directory / f"plain-{n}")) for n in range(2))
+    floor_s = min(_timed(lambda n=n: _plain(source.read(spark, TOPICS), directory / f"plain-{n}")) for n in range(2))
     clock, lake = _ingested(spark, address, PREFIX, directory / "lake")
     assert lake.table("bronze").count() == RECORDS
     assert lake.table("transition").count() > RECORDS // 5, "the channel's records were not accepted"

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import emit, median, percentile
-from loadmanager.consumers.backlog.figures import Offsets, backlog_of, total
+from loadmanager.consumers.backlog.figures import GroupBacklog, Offsets, backlog_of, total
 from loadmanager.consumers.backlog.in_flight import InFlight
 from loadmanager.consumers.backlog.metrics import backlog_metrics
-from loadmanager.consumers.backlog.sums import GroupBacklog
 
 TOPICS = 10
 PARTITIONS = 100_000

@@ -52,7 +52,7 @@ AREAS = {
     ),
     "leader": Area(_in("loadmanager/leader", "core"), ("tests/loadmanager/leader/test_core.py",)),
     "group": Area(
-        _in("loadmanager/consumers/coordinator", "group member targets"),
+        _in("loadmanager/consumers/coordinator", "group targets"),
         _in("tests/loadmanager/consumers", "group group_world promises", "test_"),
     ),
     "fences": Area(

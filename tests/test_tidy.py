@@ -46,7 +46,7 @@ PURE = (
         "broker", "bundle", "edits", "situation", "what_if", "whereabouts",
     )),
     *(f"loadmanager/consumers/backlog/{name}.py" for name in (
-        "figures", "forecast", "in_flight", "metrics", "sampling", "sums",
+        "figures", "forecast", "in_flight", "metrics", "sampling",
     )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
         "limits", "plan_runner",

@@ -25,8 +25,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from loadmanager.consumers.allocation.averagely import Averagely
-from loadmanager.consumers.allocation.strategy import MessageQueue
+from loadmanager.consumers.allocation.rocketmq import Averagely, MessageQueue
 
 REBALANCE_S = 20.0
 COMMIT_S = 5.0

@@ -7,7 +7,8 @@ collect nothing unbounded. How the data flows:
 
 `columns.py` names every table and column, `lake.py` says where tables lie and how each is written once, and `files.py`
 writes Parquet files for it. `session.py` makes a session with the jars from `jars.py`; `daemon.py` forks its Python
-workers. `progress.py` shows people how far a job is, `waiting.py` what it waits for. `views/` has SQL views
-for analysts; `duck.py` and `delta.py` read a lake without Spark. Brokers import only `published.py`, which is free of
-Spark: it reads what jobs found from plain files.
+workers, and `tasks.py` has what their tasks share. `verdicts.py` replays the channel's log, for `ingest/` and `audit/`.
+`progress.py` shows people how far a job is, and what it waits for. `views/` has SQL views for analysts; `duck.py` and
+`delta.py` read a lake without Spark. Brokers import only `published.py`, which is free of Spark: it reads what jobs
+found from plain files.
 """

@@ -10,7 +10,10 @@ Types are written as in SQL, so that readers without Spark have them too; `schem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+from loadmanager.errors import Invalid
 
 FORMAT = 1
 """Format of the lake as a whole: what the tables mean together, beyond their columns."""
@@ -267,3 +270,14 @@ TABLES: dict[str, Columns] = {
     "bundle_minute": BUNDLE_MINUTE,
 }
 """By name. Tables that are cut by day have a column `day`; bronze is cut by topic too."""
+
+
+_REFUSED = re.compile(r"[%\\\x00-\x1f\x7f]")
+"""Spark, delta-rs and DuckDB take these in different ways, and would not find each other's files."""
+
+
+def check_place(path: str) -> str:
+    """The path itself. Raises Invalid for one that not every engine takes literally."""
+    if found := _REFUSED.search(path):
+        raise Invalid(f"a lake cannot lie at {path!r}, because of {found[0]!r}: name a folder without it")
+    return path

@@ -21,8 +21,8 @@ LOADED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "loadmanager.history.decoding.records",
-    "loadmanager.history.folding.job",
+    "loadmanager.history.ingest.tasks",
+    "loadmanager.history.audit",
 )
 
 

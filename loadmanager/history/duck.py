@@ -20,9 +20,8 @@ import duckdb
 from deltalake import DeltaTable
 
 from loadmanager.errors import Invalid, NotFound
-from loadmanager.history.columns import TABLES
+from loadmanager.history.columns import TABLES, check_place
 from loadmanager.history.delta import opened, reading
-from loadmanager.history.place import check_place
 from loadmanager.history.views import VIEWS
 
 Connection = duckdb.DuckDBPyConnection

@@ -12,9 +12,8 @@ import msgspec
 from duckdb import DuckDBPyRelation
 
 from loadmanager.errors import NotFound
-from loadmanager.history.analyses.analysis import Options
-from loadmanager.history.analyses.registry import ANALYSES
-from loadmanager.history.analyses.texts import prepare_duckdb
+from loadmanager.history.analyses import ANALYSES
+from loadmanager.history.analyses.analysis import Options, prepare_duckdb
 from loadmanager.history.coverage import RECORDED, nothing_recorded
 from loadmanager.history.delta import opened
 from loadmanager.history.duck import Connection, connected, versions

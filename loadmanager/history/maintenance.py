@@ -23,8 +23,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
-from loadmanager.history import folding, layout
-from loadmanager.history.ingest.progress import SILVER, reached
+from loadmanager.history import layout, verdicts
+from loadmanager.history.ingest.positions import SILVER, reached
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import TABLES
 
@@ -101,7 +101,7 @@ def _old_rows(lake: Lake, table: str, now: datetime, retention: Retention) -> st
 def _but_waiting(lake: Lake) -> str:
     """An SQL condition that spares what the replay still has to read."""
     held = {
-        n: at.next_offset for n, at in folding.positions(lake.table("channel_state")).items() if at.held is not None
+        n: at.next_offset for n, at in verdicts.positions(lake.table("channel_state")).items() if at.held is not None
     }
     return "".join(
         f" AND NOT (topic = '{CHANNEL_TOPIC}' AND partition = {number} AND offset >= {offset})"

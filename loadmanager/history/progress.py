@@ -1,14 +1,18 @@
-"""Shows the progress of a running job: how many steps are done, and how many of Spark's tasks.
+"""What people see while a job runs: its steps and Spark's tasks, what it waits for, and one line of an error. No Spark.
 
 On a terminal two bars, elsewhere a line per step, on standard error in both cases. Tasks come from the status tracker;
 a Spark Connect server reports them itself. Showing progress never fails a job.
+
+`telling` warns when a cluster gives a job no executors: Spark then waits forever, and says so only in a log that is
+off. A busy cluster may still give executors later, so a waiting job is reported, not ended.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 LOOK_S = 0.25
 
@@ -148,3 +153,70 @@ def _tell_batches(spark: SparkSession, console: Console, every_s: float, stop: t
                     told = last["batchId"]
                     rate = last["processedRowsPerSecond"] or 0.0
                     console.print(f"batch {told}: {last['numInputRows']:,} records, {rate:,.0f}/s", soft_wrap=True)
+
+
+PATIENCE_S = 30.0
+"""A cluster that has room starts an executor in a few seconds; one that fetches an image first takes about so long."""
+AGAIN_S = 300.0
+EXECUTORS_LOOK_S = 1.0
+
+
+@contextmanager
+def telling(spark: SparkSession, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> Generator[None]:
+    """Call `tell` if the session has work but no executor for so long, and then every five minutes.
+
+    A session on this machine needs none: nothing is looked at.
+    """
+    context = spark.sparkContext
+    if str(context.master).startswith("local"):
+        yield
+        return
+    said = _no_executor(str(context.master), dict(context.getConf().getAll()))
+    with beside(lambda stop: _look_for_executors(context, tell, said, patience_s, stop)):
+        yield
+
+
+def _look_for_executors(
+    context: Any, tell: Callable[[str], None], said: str, patience_s: float, stop: threading.Event
+) -> None:
+    waited_s, due_s = 0.0, patience_s
+    with suppress(Exception):  # the session has ended, or its JVM: the code that uses it reports that
+        while not stop.wait(EXECUTORS_LOOK_S):
+            if not is_waiting(context):
+                waited_s, due_s = 0.0, patience_s
+                continue
+            waited_s += EXECUTORS_LOOK_S
+            if waited_s >= due_s:
+                tell(f"waiting for {waited_s:.0f} s: {said}")
+                due_s = waited_s + AGAIN_S
+
+
+def is_waiting(context: Any) -> bool:
+    """Whether stages are active and no executor is there to run them."""
+    if not context.statusTracker().getActiveStageIds():
+        return False
+    holders = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 # no other way; the driver is one of them
+    return int(holders.size()) <= 1
+
+
+def _no_executor(master: str, conf: Mapping[str, str]) -> str:
+    memory, cores = conf.get("spark.executor.memory", "1g"), conf.get("spark.executor.cores", "")
+    needs = f"{f'{cores} free cores' if cores else 'a free core'} and {memory} of free memory"
+    return (
+        f"{master} gives this job no executor. An executor needs a worker with {needs}. "
+        "Ask for less (spark.executor.cores, spark.executor.memory, with --conf or in the properties file of "
+        "spark-submit), add workers, or wait for other applications to end"
+    )
+
+
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+_STATE = re.compile(r"(?<! ) *SQLSTATE: \w+")
+_CALLING = "An error occurred while calling"
+
+
+def gist(said: str) -> str:
+    """Spark's named error condition if there is one, else the first line that says anything."""
+    named = _CONDITION.search(said)
+    lines = (line.strip().removeprefix(": ") for line in said.splitlines())
+    words = named[0] if named else next((line for line in lines if line and not line.startswith(_CALLING)), "no reason")
+    return _STATE.sub("", words).strip()

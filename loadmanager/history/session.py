@@ -19,7 +19,7 @@ from pyspark.sql.utils import is_remote
 
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.history import archive, daemon, jars
-from loadmanager.history.gist import gist
+from loadmanager.history.progress import gist
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

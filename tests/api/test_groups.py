@@ -18,9 +18,9 @@ from yarl import URL
 
 from loadmanager.client import HttpRouter, Router
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumer.group_consumer import GroupConsumer
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.session import GroupClient
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 from loadmanager.errors import Unavailable
 from loadmanager.history.replay.candidates import spelled
-from loadmanager.history.replay.result import Config, Fidelity, ReplayResult
+from loadmanager.history.replay.ranking import Config, Fidelity, ReplayResult
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.load_history.audit import verdict_of
 from loadmanager_api.cli.load_history.group import COMMANDS

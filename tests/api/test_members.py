@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from loadmanager.client import HttpRouter, Router
 from loadmanager.client.credentials import Credentials
-from loadmanager.consumer.group_client import GroupClient
+from loadmanager.consumer.session import GroupClient
 from loadmanager.consumers.coordinator.messages import PROTOCOL, Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, Request
 from loadmanager.broker.node import Node
 from loadmanager.history import published
 from loadmanager.history.published import Published
-from loadmanager.history.report.page import Made, made
+from loadmanager.history.report import Made, made
 from loadmanager.model.policies.model import AccessRole
 from stack.programs import program
 from statechannel.law.bundle import Bundle

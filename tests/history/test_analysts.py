@@ -21,7 +21,7 @@ from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.duck import connected
 from loadmanager.history.ingest import refresh_gold
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER
 from loadmanager.history.lake import ALWAYS, Lake
 from loadmanager.history.maintenance import Retention, maintain

@@ -22,7 +22,7 @@ from bench.generating.world import away
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.duck import connected
 from loadmanager.history.ingest import refresh_gold
-from loadmanager.history.ingest.progress import SILVER, Mark, advance
+from loadmanager.history.ingest.positions import SILVER, Mark, advance
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import TABLES
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC

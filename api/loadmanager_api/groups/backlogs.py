@@ -17,13 +17,13 @@ from prometheus_client.metrics_core import Metric
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import open_group_offsets
+from loadmanager.consumers.backlog.figures import GroupBacklog
 from loadmanager.consumers.backlog.filtering import Filter, FilteredBacklog
 from loadmanager.consumers.backlog.forecast import Forecast, Window
 from loadmanager.consumers.backlog.metrics import backlog_metrics
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import BacklogReader
 from loadmanager.consumers.backlog.sampling import Estimate, Limits
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Unavailable
 from loadmanager_api.groups.calling import ask, coordinator_of
 from statechannel.errors import LogError

@@ -1,5 +1,5 @@
-"""How the queues of topics are divided among the consumers of a group: strategies, pure and one a file.
+"""How the queues of topics are divided among the consumers of a group: strategies, all of them pure.
 
-Strategies without memory (`strategy.Strategy`) are those of RocketMQ, with its names, results and errors. `sticky` and
-`weighted` continue from the allocation before, and move as little as balance allows.
+Those without memory (`rocketmq.py`) are RocketMQ's, with its names, results and errors. `sticky` and `weighted`
+continue from the allocation before, and move as little as balance allows.
 """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from loadmanager.consumers.backlog.figures import in_order
+from loadmanager.consumers.backlog.figures import GroupBacklog, in_order
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import translated
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample, Scan, estimate, places_of
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid
 from statechannel.runtime.tasks import Blocking
 

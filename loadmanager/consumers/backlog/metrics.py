@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from loadmanager.consumers.backlog.figures import Backlog, Figure
-from loadmanager.consumers.backlog.sums import GroupBacklog
+from loadmanager.consumers.backlog.figures import Backlog, Figure, GroupBacklog
 from loadmanager.model.families import gauges
 
 Rows = list[tuple[tuple[str, ...], Backlog]]

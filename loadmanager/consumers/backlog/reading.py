@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadmanager.consumers.backlog.figures import ABSENT, Offsets, Ordered, in_order
+from loadmanager.consumers.backlog.figures import ABSENT, GroupBacklog, Offsets, Ordered, in_order
 from loadmanager.consumers.backlog.port import ByQueue, GroupOffsets
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, NotFound, Unavailable
 from statechannel.errors import LogError
 from statechannel.runtime.tasks import Blocking

@@ -16,6 +16,12 @@ after its member left. So each membership has an epoch, and heartbeats of anothe
 
 An answer is a promise, so its content must be in the log first. The shell takes `written()` after each event, appends
 it, and only then sends answers. A coordinator that learns that its token is no longer the highest sends none.
+
+Where members divide the partitions (`Mode.CLIENT`), they claim what they should read. Every member computes the whole
+division from the same view, by the same strategy as the coordinator, and claims its part. A slow member, or one that
+claims nothing, strands no partition: the coordinator computes a proposal of its own, and unclaimed partitions go to the
+members named there. A claim counts until its member makes another one, so that a new generation moves nothing before it
+has claims of its own.
 """
 
 from __future__ import annotations
@@ -26,10 +32,8 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from loadmanager.consumers.coordinator.claims import Claim, Claims
 from loadmanager.consumers.coordinator.lag_watch import is_uneven
 from loadmanager.consumers.coordinator.measures import Measures, named
-from loadmanager.consumers.coordinator.member import Member
 from loadmanager.consumers.coordinator.messages import OVER, VERSIONS, Answer, Beat, Refusal, View, Why, check
 from loadmanager.consumers.coordinator.records import (
     GroupRecord,
@@ -41,6 +45,7 @@ from loadmanager.consumers.coordinator.records import (
     Settings,
     Subscription,
     Written,
+    by_topic,
     encoded,
     flat,
     key_of,
@@ -57,6 +62,122 @@ from loadmanager.consumers.coordinator.targets import (
     view_of,
 )
 from statechannel.law.record import Token
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a member claims to read, computed for a generation."""
+
+    generation: int
+    partitions: frozenset[Partition]
+
+
+class Claims:
+    """The claims of one generation and those before that still count, beside its proposal."""
+
+    def __init__(self, proposal: Mapping[Partition, str], claims: Mapping[str, Claim | None]) -> None:
+        self.proposal = proposal
+        self._claims: dict[str, Claim] = {}
+        self._claimers: dict[Partition, dict[str, int]] = {}
+        for member, claim in claims.items():
+            if claim is not None:
+                self.put(member, claim)
+
+    def put(self, member: str, claim: Claim) -> Collection[Partition]:
+        """A member claims this from now on; of these partitions others may have become the readers."""
+        former = self._claims.get(member)
+        before = frozenset[Partition]() if former is None else former.partitions
+        for partition in before - claim.partitions:
+            self._claimers.get(partition, {}).pop(member, None)
+        for partition in claim.partitions & self.proposal.keys():
+            self._claimers.setdefault(partition, {})[member] = claim.generation
+        self._claims[member] = claim
+        return (before | claim.partitions) & self.proposal.keys()
+
+    def reader(self, partition: Partition, present: str | None) -> str:
+        """The member that should read a partition of the proposal; `present` is the one that should now.
+
+        Among several claimers, one with a claim of the newest generation wins: the present one, or the proposed one.
+        """
+        proposed, claimers = self.proposal[partition], self._claimers.get(partition)
+        if not claimers:
+            return proposed
+        newest = max(claimers.values())
+        by = [member for member, generation in claimers.items() if generation == newest]
+        return next((each for each in (present, proposed) if each in by), min(by))
+
+
+SLACK_MS, DRIFT = 100, 0.01
+"""A session lasts so much longer here than at the member: clocks may run apart by this share."""
+
+
+class Member(msgspec.Struct):
+    """What it said, how long its session lasts, and what it may read."""
+
+    subscription: Subscription
+    epoch: int
+    ends_ms: int = 0
+    seen_ms: int = 0
+    """When its last heartbeat came."""
+    revision: int = 0
+    granted: dict[Partition, int] = {}
+    """Its partitions, each with the revision in which it got it."""
+    revoked: dict[Partition, int] = {}
+    """Those among them that it was told to give up, each with the revision that told it so."""
+    gives_up_by_ms: int | None = None
+    """When it has had its time to give up `revoked`; then its session is not prolonged any more."""
+    prolonged: bool = True
+    sequence: int = 0
+    commits: dict[Partition, int] = {}
+    """The sequence of the last commit of each partition."""
+    process: str = ""
+    """Which one is the member: another one cannot join under its id."""
+    claim: Claim | None = None
+
+    @classmethod
+    def restored(cls, record: MemberRecord, now_ms: int, remaining_ms: int | None) -> Self:
+        """As a former coordinator left it; `remaining_ms` of its session, or a whole one if that is not known."""
+        granted, revoked = flat(record.granted), flat(record.revoked)
+        member = cls(record.subscription, record.epoch, 0, now_ms, record.revision, granted, revoked)
+        member.process = record.process
+        member.ends_ms = member.session_from(now_ms) if remaining_ms is None else now_ms + max(0, remaining_ms)
+        if record.claims is not None:
+            claimed = frozenset((topic, each) for topic, its in record.claims.items() for each in its)
+            member.claim = Claim(record.claimed_for, claimed)
+        if revoked:
+            member.gives_up_by_ms = now_ms + record.subscription.revoke_timeout_ms
+        return member
+
+    def session_from(self, now_ms: int) -> int:
+        """When a session that is prolonged now ends."""
+        timeout_ms = self.subscription.session_timeout_ms
+        return now_ms + timeout_ms + SLACK_MS + int(timeout_ms * DRIFT)
+
+    def subscribe(self, wanted: Subscription) -> bool:
+        """Store the member's subscription. Returns True if it changed. Its session never gets shorter, because a lease
+        granted earlier may last as long as the longest."""
+        longest_ms = max(wanted.session_timeout_ms, self.subscription.session_timeout_ms)
+        before = self.subscription
+        self.subscription = msgspec.structs.replace(wanted, session_timeout_ms=longest_ms)
+        return self.subscription != before
+
+    def record(self, weights: Mapping[Partition, float]) -> MemberRecord:
+        """What the log keeps of it."""
+        claim = self.claim or Claim(0, frozenset())
+        claims = None if self.claim is None else listed(claim.partitions)
+        granted, revoked = by_topic(self.granted), by_topic(self.revoked)
+        weighed = by_topic({each: weights[each] for each in self.granted if each in weights})
+        return MemberRecord(
+            self.subscription,
+            self.epoch,
+            self.revision,
+            granted,
+            revoked,
+            claims,
+            claim.generation,
+            self.process,
+            weighed,
+        )
+
 
 LARGE = 1_000
 """Members and partitions of a group that is divided, or restored, on a thread: 1,000 take up to 10 ms, 100,000 a

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from loadmanager.consumers.backlog.figures import in_order
+from loadmanager.consumers.backlog.figures import GroupBacklog, in_order
 from loadmanager.consumers.backlog.port import GroupOffsets
 from loadmanager.consumers.backlog.reading import BacklogReader
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.errors import NotFound
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadmanager.consumers.allocation.averagely import Averagely
-from loadmanager.consumers.allocation.by_config import by_config
-from loadmanager.consumers.allocation.circle import AveragelyByCircle
-from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
-from loadmanager.consumers.allocation.machine_room_nearby import MachineRoomNearby
 from loadmanager.consumers.allocation.near import Reader, exchanges
+from loadmanager.consumers.allocation.rocketmq import (
+    Averagely,
+    AveragelyByCircle,
+    ConsistentHash,
+    MachineRoomNearby,
+    MessageQueue,
+    Strategy,
+    by_config,
+)
 from loadmanager.consumers.allocation.sticky import Sticky
-from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
 from loadmanager.consumers.coordinator.messages import View, check_topic
 from loadmanager.consumers.coordinator.records import (
     Config,

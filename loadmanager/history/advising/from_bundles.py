@@ -15,11 +15,11 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.history.advising.intervals import mean
-from loadmanager.history.advising.origin import Origin
+from loadmanager.history.advising.origin import Origin, promised
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
+from loadmanager.history.replay.ranking import mean
 from loadmanager.leader.plans.advice import MOST_CUTS, STEP_FACTOR, Advice, Cut, CutBundles, Expected, Measure
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.settings import Settings
@@ -132,8 +132,4 @@ def _promise(hours: Sequence[tuple[float, float]]) -> Expected | None:
     gain = mean([caused for _, caused in hours])
     if gain is None or gain.low <= 0:
         return None
-    before = sum(above for above, _ in hours) / len(hours)
-    after = max(0.0, before - gain.value)
-    return Expected(
-        Measure.ABOVE_TOLERANCE, before, after, min(gain.low, before - after), max(gain.high, before - after)
-    )
+    return promised(Measure.ABOVE_TOLERANCE, sum(above for above, _ in hours) / len(hours), gain)

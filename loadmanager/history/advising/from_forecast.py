@@ -1,6 +1,8 @@
 """Moves ahead of tomorrow's peak: where the forecast puts some broker beyond tolerance under the present placement.
 
 The moves start at most one rest time of a bundle before the peak, so that rounds leave the bundles alone until then.
+`relief` finds them, greedily: it repeats the one move off the fullest broker that lowers its usage most. The
+improvement's interval comes from random draws of the forecast's errors, the same draws with and without the moves.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import msgspec
 import numpy as np
 from pyspark.sql import functions as f
 
-from loadmanager.history.advising.ahead import Ahead, Relief, relief
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
+from loadmanager.history.replay.ranking import LEVEL_PERCENT, Interval
 from loadmanager.leader.plans.advice import MOST_MOVES, Advice, Expected, Measure, MoveBundles, PreMove
+from loadmanager.model.cluster import Floats, Ints
 from loadmanager.settings import Settings
 
 METHOD = "forecast"
@@ -52,7 +55,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
     first_ms = peak_ms - min(LONGEST_MS, max(SHORTEST_MS, round(settings.bundle_rest_s * 1000)))
     if peak_ms <= origin.data_to_ms:
         return "the peak is over"
-    change = MoveBundles(_moves(found, relieved), first_ms, peak_ms)
+    change = MoveBundles(_pre_moves(found, relieved), first_ms, peak_ms)
     gain = relieved.gain
     expected = Expected(Measure.SPREAD, relieved.before, relieved.after, gain.low, gain.high)
     cores = float(found.ahead.predicted[:, relieved.hour].sum())
@@ -65,7 +68,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
     return origin.advice(change, reason, expected, METHOD, TABLES)
 
 
-def _moves(found: Found, relieved: Relief) -> tuple[PreMove, ...]:
+def _pre_moves(found: Found, relieved: Relief) -> tuple[PreMove, ...]:
     holder = found.ahead.holder
     return tuple(
         PreMove(found.bundles[bundle], found.brokers[int(holder[bundle])], found.brokers[to])
@@ -116,3 +119,112 @@ def _bundles(tables: Tables, window: Window, options: Options) -> list[Any]:
     rows = window.cut(tables("bundle_minute"), "minute").where(f.col("covered_s") > 0)
     where = rows.groupBy("bundle").agg(f.max_by("broker", "minute").alias("broker"))
     return heavy.join(where, "bundle").orderBy(f.desc("total"), "bundle").limit(BUNDLES).collect()
+
+
+DRAWS = 1_000
+WORTH = 0.005
+"""As a part of the mean usage: a move that gains less is not worth its gap."""
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """The forecast and the placement of now: m bundles, n brokers, h hours; loads in cores."""
+
+    predicted: Floats
+    """(m, h)"""
+    deviation: Floats
+    """(m, h): standard deviations of the errors."""
+    holder: Ints
+    """(m,): row of the broker."""
+    capacity: Floats
+    """(n,): cores."""
+    rest: Floats
+    """(n,): cores in use that are in no bundle's forecast."""
+
+
+class Relief(msgspec.Struct, frozen=True):
+    """Moves (bundle row, broker row) for an hour, the spread then without and with them, and how sure the gain is."""
+
+    hour: int
+    moves: tuple[tuple[int, int], ...]
+    before: float
+    after: float
+    gain: Interval
+
+
+def relief(ahead: Ahead, tolerance: float, most: int, seed: int = 0) -> Relief | None:
+    """Moves for the busiest hour in which the present placement is beyond tolerance.
+
+    None if no hour is, or if moves do not surely help.
+    """
+    spreads = [_spread(ahead, ahead.predicted[:, hour], ahead.holder) for hour in range(ahead.predicted.shape[1])]
+    totals = ahead.predicted.sum(axis=0)
+    late = [hour for hour in np.argsort(-totals, kind="stable") if spreads[hour] > tolerance]
+    if not late:
+        return None
+    hour = int(late[0])
+    moves = _moves(ahead, ahead.predicted[:, hour], tolerance, most)
+    if not moves:
+        return None
+    holder = ahead.holder.copy()
+    for bundle, to in moves:
+        holder[bundle] = to
+    return _sure(ahead, hour, moves, holder, seed)
+
+
+def _sure(ahead: Ahead, hour: int, moves: list[tuple[int, int]], holder: Ints, seed: int) -> Relief | None:
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((DRAWS, len(holder)))
+    loads = np.maximum(0.0, ahead.predicted[:, hour] + noise * ahead.deviation[:, hour])
+    then = np.array([_spread(ahead, load, ahead.holder) for load in loads])
+    now = np.array([_spread(ahead, load, holder) for load in loads])
+    before, after = float(then.mean()), float(now.mean())
+    low, high = np.percentile(then - now, LEVEL_PERCENT)
+    if low <= 0:
+        return None
+    gain = Interval(before - after, min(float(low), before - after), max(float(high), before - after))
+    return Relief(hour, tuple(moves), before, after, gain)
+
+
+def _moves(ahead: Ahead, load: Floats, tolerance: float, most: int) -> list[tuple[int, int]]:
+    holder, moves, moved = ahead.holder.copy(), list[tuple[int, int]](), set[int]()
+    for _ in range(most):
+        usage = _usage(ahead, load, holder)
+        mean = float(usage.mean())
+        fullest = int(usage.argmax())
+        if mean <= 0 or usage[fullest] / mean - 1 <= tolerance / 2:
+            break
+        best = _best(ahead, load, holder, usage, fullest, moved)
+        if best is None or usage[fullest] - best[0] < WORTH * mean:
+            break
+        _, bundle, to = best
+        holder[bundle] = to
+        moved.add(bundle)
+        moves.append((bundle, to))
+    return moves
+
+
+def _best(
+    ahead: Ahead, load: Floats, holder: Ints, usage: Floats, fullest: int, moved: set[int]
+) -> tuple[float, int, int] | None:
+    """The best move from the fullest to the least full broker, with the usage of the fuller of the two after it."""
+    to = int(usage.argmin())
+    rows = [int(row) for row in np.flatnonzero(holder == fullest) if int(row) not in moved and load[row] > 0]
+    if to == fullest or not rows:
+        return None
+    left = usage[fullest] - load[rows] / ahead.capacity[fullest]
+    right = usage[to] + load[rows] / ahead.capacity[to]
+    level = np.maximum(left, right)
+    at = int(level.argmin())
+    return float(level[at]), rows[at], to
+
+
+def _usage(ahead: Ahead, load: Floats, holder: Ints) -> Floats:
+    used = ahead.rest + np.bincount(holder, load, minlength=len(ahead.capacity))
+    usage: Floats = used / ahead.capacity
+    return usage
+
+
+def _spread(ahead: Ahead, load: Floats, holder: Ints) -> float:
+    usage = _usage(ahead, load, holder)
+    mean = float(usage.mean())
+    return float(usage.max()) / mean - 1 if mean > 0 else 0.0

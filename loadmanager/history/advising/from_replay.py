@@ -4,7 +4,7 @@
 moves at once and knows what is moved. "Surely" means that the whole interval of the cost difference is below zero, and
 so is that of the spread or of the time above tolerance. The smaller of the two gains is promised. A candidate more than
 one step away is not advised, as later advice may go on from there. Nothing is advised where the replay of the present
-settings is not near what the cluster had (`replay.fidelity`).
+settings is not near what the cluster had (`replay.ranking.compared`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from loadmanager.errors import Invalid
-from loadmanager.history.advising.intervals import Mean, mean
-from loadmanager.history.advising.origin import Origin
+from loadmanager.history.advising.origin import Origin, promised
 from loadmanager.history.replay import RECORDED, Candidate, Ranked, ReplayResult, WindowRow, parsed
+from loadmanager.history.replay.ranking import mean
 from loadmanager.leader.plans.advice import (
     NAMES,
     NUMBERS,
@@ -42,7 +42,8 @@ READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
 
 def candidates(base: Settings) -> tuple[str, ...]:
     """Candidates in the syntax of `replay`: what the cluster did, and every setting that one step reaches."""
-    tolerances = [_rounded(base.tolerance * factor) for factor in _factors(STEP_FACTOR)]
+    most = STEP_FACTOR
+    tolerances = [round(base.tolerance * factor, DIGITS) for factor in (1 / most, most**-0.5, most**0.5, most)]
     allowed = "|".join(f"{each:g}" for each in tolerances if 0 < each <= 1)
     here = base.balancing_strategy
     others = [name for name in STRATEGIES.names() if name != here]
@@ -84,14 +85,6 @@ def _is_cheaper(result: ReplayResult, before: str, after: str) -> bool:
     return gain is not None and gain.low > 0
 
 
-def _factors(most: float) -> tuple[float, ...]:
-    return (1 / most, most**-0.5, most**0.5, most)
-
-
-def _rounded(value: float) -> float:
-    return round(value, DIGITS)
-
-
 def _candidates(result: ReplayResult, base: Settings) -> dict[str, Candidate]:
     return {each.name: each for each in parsed([each.candidate for each in result.ranked], base)}
 
@@ -131,7 +124,9 @@ def _promise(result: ReplayResult, found: Ranked, present: str | None) -> Expect
 
 def _gained(measure: Measure, pairs: Sequence[tuple[float, float]]) -> Expected | None:
     gain = mean([then - now for then, now in pairs])
-    return _expected(measure, pairs, gain) if gain is not None and gain.low > 0 else None
+    if gain is None or gain.low <= 0:
+        return None
+    return promised(measure, sum(then for then, _ in pairs) / len(pairs), gain)
 
 
 def _pairs(
@@ -141,12 +136,6 @@ def _pairs(
         then, now = read(before[begin]), read(after[begin])
         if then is not None and now is not None:
             yield then, now
-
-
-def _expected(measure: Measure, pairs: Sequence[tuple[float, float]], gain: Mean) -> Expected:
-    before = sum(then for then, _ in pairs) / len(pairs)
-    after = max(0.0, before - gain.value)
-    return Expected(measure, before, after, min(gain.low, before - after), max(gain.high, before - after))
 
 
 def _reason(result: ReplayResult, found: Ranked, expected: Expected) -> str:

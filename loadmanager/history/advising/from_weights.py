@@ -15,11 +15,11 @@ from math import sqrt
 import msgspec
 from pyspark.sql import functions as f
 
-from loadmanager.history.advising.intervals import mean
-from loadmanager.history.advising.origin import Origin
+from loadmanager.history.advising.origin import Origin, promised
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
+from loadmanager.history.replay.ranking import mean
 from loadmanager.leader.plans.advice import (
     FROM_ZERO,
     STEP_FACTOR,
@@ -139,9 +139,7 @@ def _promise(tables: Tables, window: Window, options: Options, to: float) -> Exp
     gain = mean([by_hour[1][hour] - by_hour[0][hour] for hour in hours])
     if gain is None or gain.low <= 0:
         return None
-    before = sum(by_hour[1][hour] for hour in hours) / len(hours)
-    after = max(0.0, before - gain.value)
-    return Expected(Measure.SPREAD, before, after, min(gain.low, before - after), max(gain.high, before - after))
+    return promised(Measure.SPREAD, sum(by_hour[1][hour] for hour in hours) / len(hours), gain)
 
 
 def _hours(tables: Tables, window: Window, options: Options) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Where the data of advice comes from: which cluster, time and versions of tables."""
+"""Where the data of advice comes from (which cluster, time and versions of tables), and what advice promises."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 from pyspark.sql import functions as f
 
-from loadmanager.history.lake import Window
-from loadmanager.history.pinned import Pinned
-from loadmanager.leader.plans.advice import Advice, Change, Expected, Provenance, sealed
+from loadmanager.history.lake import Pinned, Window
+from loadmanager.history.replay.ranking import Interval
+from loadmanager.leader.plans.advice import Advice, Change, Expected, Measure, Provenance, sealed
 from loadmanager.model.registration import VERSION
 
 JOB = "history advise"
@@ -38,3 +38,9 @@ def origin_of(lake: Pinned, window: Window, cluster: str, life_s: float, tables:
     if found["first"] is None or found["first"] == found["last"]:
         return None
     return Origin(cluster, found["first"], found["last"], round(life_s * 1000), lake.versions(tables))
+
+
+def promised(measure: Measure, before: float, gain: Interval) -> Expected:
+    """What advice promises of a measure, which is not below 0; its interval has the promised gain in it."""
+    after = max(0.0, before - gain.mean)
+    return Expected(measure, before, after, min(gain.low, before - after), max(gain.high, before - after))

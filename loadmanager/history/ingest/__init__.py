@@ -25,12 +25,12 @@ batch's own state counts only for later batches.
 Batch numbers are the lake's own, not Spark's: Spark's begin at 0 again with a new checkpoint, and a used number would
 be skipped with everything in it. What follows from a batch is made from rows that bronze has, never from the topic: a
 compacted topic holds less every hour. A record below the lake's position is skipped in the cases above only; at any
-other time it is of another log (`logs.py`), and the run ends with Invalid. If two ingests run at once, only one commit
-of a number succeeds; the other run sees that and stops with Conflict before it writes anything else.
+other time it is of another log (`positions.py`), and the run ends with Invalid. If two ingests run at once, only one
+commit of a number succeeds; the other run sees that and stops with Conflict before it writes anything else.
 """
 
+from loadmanager.history.ingest.channel import settled_states
 from loadmanager.history.ingest.gold import refresh_gold
-from loadmanager.history.ingest.running import Ingest, Options
-from loadmanager.history.ingest.verdicts import settled_states
+from loadmanager.history.ingest.stream import Ingest, Options
 
 __all__ = ["Ingest", "Options", "refresh_gold", "settled_states"]

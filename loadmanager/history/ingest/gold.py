@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history import utc
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
+from loadmanager.history.ingest.positions import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.lake import Lake
 from loadmanager.history.minutes import (
     ENDLESS_US,
@@ -31,8 +31,8 @@ from loadmanager.history.minutes import (
     in_force,
     named,
 )
-from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.texts import on_spark
+from loadmanager.history.utc import AHEAD_US
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law.record import Action
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.query import StreamingQuery
 
 from loadmanager.errors import Invalid
-from loadmanager.history.ingest.progress import totals
+from loadmanager.history.ingest.positions import totals
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS
 

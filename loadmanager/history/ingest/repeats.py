@@ -38,7 +38,7 @@ class Head(msgspec.Struct, frozen=True):
     """The table with one row per record of a topic, and the identity of its reports.
 
     `who` and `incarnation` are columns (an empty `incarnation` stands for 0); the time is `at`. `column` is the topic's
-    in `decoding.DECODED`.
+    in `records.DECODED`.
     """
 
     topic: str

@@ -9,25 +9,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
 import msgspec
 import pyarrow
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.errors import Invalid
+from loadmanager.history.analyses import ANALYSES
+from loadmanager.history.analyses import DEFAULTS as DEFAULT_OPTIONS
 from loadmanager.history.lake import ALWAYS, Lake, Window
+from loadmanager.history.minutes import Reach, in_force
 from loadmanager.history.replay.candidates import DEFAULTS, RECORDED, Candidate, parsed
-from loadmanager.history.replay.fidelity import compared, unknown
-from loadmanager.history.replay.gaps import recorded_gaps
-from loadmanager.history.replay.judging import Gaps, Objective, Terms
-from loadmanager.history.replay.playing import Rules, outcomes
-from loadmanager.history.replay.ranking import config_of, ranked, verdict
-from loadmanager.history.replay.recording import Missing
-from loadmanager.history.replay.result import Fidelity, ReplayResult, WindowRow
-from loadmanager.history.replay.slicing import Cut, events, moment
-from loadmanager.history.utc import micros
+from loadmanager.history.replay.cost import Gaps, Objective, Terms
+from loadmanager.history.replay.game import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame, Missing
+from loadmanager.history.replay.play import Rules, outcomes
+from loadmanager.history.replay.ranking import (
+    Fidelity,
+    ReplayResult,
+    WindowRow,
+    compared,
+    config_of,
+    ranked,
+    unknown,
+    verdict,
+)
+from loadmanager.history.texts import on_spark
+from loadmanager.history.utc import micros, time_of
 from loadmanager.settings import Settings
 from loadmanager.settings.overlay import overlaid
 from loadmanager.strategies.registry import STRATEGIES
@@ -41,16 +55,10 @@ MOST_WINDOWS = 10_000
 LONGEST_REST_S = 86_400.0
 """How far before a window moves are read: with a longer rest time, bundles that moved earlier count as free."""
 _FIGURES = tuple(field.name for field in msgspec.structs.fields(Terms))
-_PLAYED = ", ".join(
-    (
-        "window int",
-        "candidate int",
-        "missing string",
-        "broke string",
-        "bound double",
-        "ruled boolean",
-        *(f"{x} double" for x in _FIGURES),
-    )
+_SCHEMA = pyarrow.schema(
+    [("window", pyarrow.int32()), ("candidate", pyarrow.int32()), ("missing", pyarrow.string())]
+    + [("broke", pyarrow.string()), ("bound", pyarrow.float64()), ("ruled", pyarrow.bool_())]
+    + [(name, pyarrow.float64()) for name in _FIGURES]
 )
 
 
@@ -88,7 +96,7 @@ def replay(
     checking = _checking(chosen, base)
     every = (*chosen, *(each for each in checking if each not in chosen))
     cut = _cut(lake, window, base, options, every)
-    within = Window(moment(cut.begin_us), moment(cut.end_us))
+    within = Window(time_of(cut.begin_us), time_of(cut.end_us))
     gaps = options.gaps or recorded_gaps(lake, within)
     own = {each.name: each.settings(base) for each in every if not each.is_recorded}
     rules = Rules(base, every, options.objective, gaps, options.coverage, options.seed, own)
@@ -102,8 +110,8 @@ def replay(
     best = next((each for each in table if not each.violations), table[0])
     config = config_of(next(each for each in chosen if each.name == best.candidate), base, fidelity)
     return ReplayResult(
-        begin=moment(cut.begin_us).isoformat(),
-        end=moment(cut.end_us).isoformat(),
+        begin=time_of(cut.begin_us).isoformat(),
+        end=time_of(cut.end_us).isoformat(),
         interval_s=cut.interval_us / 1e6,
         window_s=cut.width_us / 1e6,
         windows=cut.windows - sum(skipped.values()),
@@ -182,7 +190,12 @@ def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidate
 
 def _played(lake: Lake, cut: Cut, rules: Rules) -> tuple[list[WindowRow], Mapping[str, int]]:
     tasks = cut.windows * cut.lanes
-    rows = events(lake, cut).repartition(tasks, "slot").groupBy("slot").applyInArrow(_player(cut, rules), _PLAYED)
+    rows = (
+        events(lake, cut)
+        .repartition(tasks, "slot")
+        .groupBy("slot")
+        .applyInArrow(_player(cut, rules), from_arrow_schema(_SCHEMA))
+    )
     most = cut.windows * (len(rules.candidates) + cut.lanes)
     found = sorted(rows.limit(most).collect(), key=lambda row: (row["window"], row["candidate"]))
     skipped = Counter(row["missing"] for row in found if row["missing"] is not None)
@@ -196,7 +209,7 @@ def _row(row: dict[str, Any], cut: Cut, candidates: Sequence[Candidate]) -> Wind
     figures = {name: row[name] for name in _FIGURES if row[name] is not None}
     if "moves" in figures:
         figures["moves"] = int(figures["moves"])
-    begin = moment(cut.begin_us + row["window"] * cut.width_us).isoformat()
+    begin = time_of(cut.begin_us + row["window"] * cut.width_us).isoformat()
     name = candidates[row["candidate"]].name
     return WindowRow(begin, name, row["broke"], row["bound"], ruled=row["ruled"], **figures)
 
@@ -231,8 +244,206 @@ def _answers(
         yield {"window": window, "candidate": each.candidate, **told, **figures}
 
 
-_SCHEMA = pyarrow.schema(
-    [("window", pyarrow.int32()), ("candidate", pyarrow.int32()), ("missing", pyarrow.string())]
-    + [("broke", pyarrow.string()), ("bound", pyarrow.float64()), ("ruled", pyarrow.bool_())]
-    + [(name, pyarrow.float64()) for name in _FIGURES]
-)
+EVENT = {
+    "kind": "tinyint",
+    "us": "bigint",
+    "until_us": "bigint",
+    "nth": "bigint",
+    "ordinal": "int",
+    "broker": "string",
+    "bundle": "string",
+    "gone": "boolean",
+    "source": "string",
+    "action": "string",
+    "role": "string",
+    "cpu_percent": "double",
+    "memory_percent": "double",
+    "in_rate_bytes_s": "double",
+    "out_rate_bytes_s": "double",
+    "rate_msg_s": "double",
+    "cores": "double",
+    "memory_bytes": "double",
+    "in_capacity_bytes_s": "double",
+    "out_capacity_bytes_s": "double",
+    "capacity_msg_s": "double",
+    "data": "binary",
+}
+"""Columns of a row, beside its `slot` = window · lanes + lane."""
+_DECLARED = {
+    "cores": "cpu",
+    "memory_bytes": "memory_bytes",
+    "in_capacity_bytes_s": "in_rate_bytes_s",
+    "out_capacity_bytes_s": "out_rate_bytes_s",
+    "capacity_msg_s": "rate_msg_s",
+}
+"""Capacity columns, and the names under which brokers declare them (`load.usage.CAPACITIES`)."""
+SLACK = timedelta(hours=1)
+"""A decision reaches the log a little after it was made, by other clocks."""
+_TO = ("transferring", "releasing")
+_NOBODY = ("unassigned", "revoking")
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Consecutive windows of equal length, and how many lanes share the candidates of each."""
+
+    begin_us: int
+    width_us: int
+    windows: int
+    interval_us: int
+    ttl_us: int
+    lanes: int = 1
+    memory_us: int = 0
+    """How long before a window transitions still matter to it: bundles rest, and dead brokers stay dead."""
+
+    @property
+    def end_us(self) -> int:
+        """Where the last one ends."""
+        return self.begin_us + self.width_us * self.windows
+
+    def frame(self, window: int) -> Frame:
+        """The rounds of a window."""
+        return Frame(self.begin_us + window * self.width_us, self.interval_us, self.width_us // self.interval_us)
+
+
+def events(lake: Lake, cut: Cut) -> DataFrame:
+    """`slot` and the columns of EVENT: everything that each window needs."""
+    rows = _reports(lake, cut).unionByName(_totals(lake, cut)).unionByName(_listed(lake, cut))
+    rows = rows.unionByName(_ownerships(lake, cut)).unionByName(_rules(lake, cut))
+    lane = f.explode(f.array(*[f.lit(each) for each in range(cut.lanes)])) if cut.lanes > 1 else f.lit(0)
+    return rows.withColumn("lane", lane).select(
+        (f.col("window") * cut.lanes + f.col("lane")).cast("int").alias("slot"), *EVENT
+    )
+
+
+def _as_events(rows: DataFrame, kind: int) -> DataFrame:
+    """With all columns of EVENT, null where these rows have none, and `window`."""
+    columns = [
+        (f.col(name) if name in rows.columns else f.lit(None)).cast(type_).alias(name)
+        for name, type_ in EVENT.items()
+        if name != "kind"
+    ]
+    return rows.select("window", f.lit(kind).cast("tinyint").alias("kind"), *columns)
+
+
+def _window_of(us: Column, cut: Cut) -> Column:
+    return f.floor((us - f.lit(cut.begin_us)) / f.lit(cut.width_us)).cast("int")
+
+
+def _in_windows(rows: DataFrame, first: Column, last: Column) -> DataFrame:
+    """Each row once for every window from `first` to `last`."""
+    return rows.where(last >= first).withColumn("window", f.explode(f.sequence(first, last)))
+
+
+def _reported(lake: Lake, table: str, cut: Cut) -> DataFrame:
+    """Rows of reports with `us`, for each window in which they may be in force."""
+    first, last = (time_of(us).date() for us in (cut.begin_us - cut.ttl_us, cut.end_us))
+    rows = lake.table(table).where(f.col("day").isNull() | f.col("day").between(f.lit(first), f.lit(last)))
+    us = f.unix_micros(f.coalesce("at", "appended_at"))
+    rows = rows.withColumn("us", us).where(f.col("us").between(cut.begin_us - cut.ttl_us, cut.end_us - 1))
+    own, still = _window_of(f.col("us"), cut), _window_of(f.col("us") + f.lit(cut.ttl_us), cut)
+    return _in_windows(
+        rows.withColumn("nth", f.col("offset")),
+        f.greatest(own, f.lit(0)),
+        f.least(f.greatest(still, own), f.lit(cut.windows - 1)),
+    )
+
+
+def _message_rate() -> Column:
+    return f.coalesce("in_rate_msg_s", f.lit(0.0)) + f.coalesce("out_rate_msg_s", f.lit(0.0))
+
+
+def _reports(lake: Lake, cut: Cut) -> DataFrame:
+    """The reports in force, with `until_us`."""
+    first = time_of(cut.begin_us - 2 * cut.ttl_us)
+    before = f.coalesce("at", "appended_at").between(f.lit(first), f.lit(time_of(cut.end_us)))
+    near = f.col("appended_at").between(f.lit(first), f.lit(time_of(cut.end_us)))
+    reports, changes = lake.table("broker_load").where(before), lake.table("transition").where(near)
+    times = on_spark(in_force(Reach(cut.ttl_us)), {"report": reports, "transition": changes})
+    times = times.select("partition", "offset", f.col("end_us").alias("until_us"))
+    rows = _reported(lake, "broker_load", cut).join(times, ["partition", "offset"]).where("until_us > us")
+    rows = rows.withColumn("rate_msg_s", _message_rate())
+    for name, declared in _DECLARED.items():
+        rows = rows.withColumn(name, f.element_at("capacity", f.lit(declared)))
+    return _as_events(rows, REPORT)
+
+
+def _totals(lake: Lake, cut: Cut) -> DataFrame:
+    return _as_events(_reported(lake, "bundle_total", cut).withColumn("rate_msg_s", _message_rate()), TOTAL)
+
+
+def _listed(lake: Lake, cut: Cut) -> DataFrame:
+    return _as_events(_reported(lake, "bundle_load", cut).withColumn("rate_msg_s", _message_rate()), LISTED)
+
+
+def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
+    """Transitions, each for its own window and for later ones in which it still matters.
+
+    The last one before a window is always included, if the bundle existed then. A bundle's transitions are in the order
+    of the log; one whose author's clock was behind gets the time of the one before.
+    """
+    history = Over.partitionBy("bundle").orderBy("partition", "offset", "ordinal")
+    so_far = history.rowsBetween(Over.unboundedPreceding, Over.currentRow)
+    rows = lake.table("transition").where(f.col("at") < f.lit(time_of(cut.end_us)))
+    rows = rows.withColumn("us", f.max(f.unix_micros("at")).over(so_far)).where(f.col("us") < cut.end_us)
+    rows = rows.withColumn("next_us", f.lead("us").over(history))
+    own = _window_of(f.col("us"), cut)
+    still = f.greatest(own, _window_of(f.col("us") + f.lit(cut.memory_us), cut))
+    until = f.coalesce(_window_of(f.col("next_us"), cut), f.lit(cut.windows - 1))
+    last = f.when(f.col("state").isNull(), still).otherwise(f.greatest(still, until))
+    last = f.least(last, f.lit(cut.windows - 1))
+    return _as_events(_in_windows(_places(rows), f.greatest(own, f.lit(0)), last), OWNERSHIP)
+
+
+def _rules(lake: Lake, cut: Cut) -> DataFrame:
+    """The record of each window's first decision with a model: it contains the policies in force.
+
+    Records are read from bronze, which is kept for a shorter time than silver: beyond that there are none.
+    """
+    first, last = time_of(cut.begin_us), time_of(cut.end_us)
+    made = lake.table("decision").where(
+        f.col("has_model") & (f.col("at") >= f.lit(first)) & (f.col("at") < f.lit(last))
+    )
+    us = f.unix_micros("at")
+    firsts = made.groupBy(_window_of(us, cut).alias("window")).agg(
+        f.min(f.struct(us.alias("us"), "partition", "offset", "appended_at")).alias("first")
+    )
+    firsts = firsts.select("window", "first.*")
+    held = lake.table("bronze").where(f.col("topic") == DECISIONS_TOPIC)
+    held = held.where(f.col("appended_at").between(f.lit(first - SLACK), f.lit(last + SLACK)))
+    held = held.select("partition", "offset", f.col("value").alias("data"))
+    rows = held.join(f.broadcast(firsts), ["partition", "offset"]).withColumn("nth", f.col("offset"))
+    return _as_events(rows, RULES)
+
+
+def _places(rows: DataFrame) -> DataFrame:
+    """Adds where the bundle is, or is about to be, as strategies see it."""
+    state = f.col("state")
+    broker = f.when(state.isin(*_TO), f.col("target")).when(~state.isin(*_NOBODY), f.col("holder"))
+    return rows.select(
+        "us", "next_us", "ordinal", "bundle", "state", "action", "role",
+        f.col("offset").alias("nth"),
+        state.isNull().alias("gone"),
+        f.col("holder_before").alias("source"),
+        broker.alias("broker"),
+    )  # fmt: skip
+
+
+FEWEST = 20
+"""The fewest recorded moves of a kind for a mean; below that the playground's constant counts."""
+
+
+def recorded_gaps(lake: Lake, window: Window = ALWAYS) -> Gaps:
+    """Mean gaps of planned moves, from the old owner's stop to the new owner's start, by the log's clock."""
+    moves = (
+        ANALYSES["transfers"].run(lake.table, window, DEFAULT_OPTIONS).where(f.col("how").isin("transfer", "unload"))
+    )
+    means = moves.groupBy("how").agg(f.avg("gap_s").alias("gap_s"), f.count("*").alias("moves")).collect()
+    found = {row["how"]: float(row["gap_s"]) for row in means if row["moves"] >= FEWEST}
+    usual = Gaps()
+    if not found:
+        return usual
+    return Gaps(
+        found.get("transfer", usual.transfer_s),
+        found.get("unload", usual.unload_s),
+        " and ".join(f"recorded {kind}s" for kind in sorted(found)),
+    )

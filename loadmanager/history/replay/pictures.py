@@ -12,7 +12,7 @@ from typing import Any
 
 from loadmanager.errors import Invalid
 from loadmanager.history.replay.candidates import RECORDED
-from loadmanager.history.replay.result import Ranked, ReplayResult
+from loadmanager.history.replay.ranking import Ranked, ReplayResult
 from loadmanager.strategies.playground import drawing
 
 WIDTH = 560

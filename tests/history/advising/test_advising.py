@@ -9,15 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadmanager.history.advising.ahead import Ahead, relief
 from loadmanager.history.advising.from_bundles import Namespace, cuts_of
+from loadmanager.history.advising.from_forecast import Ahead, relief
 from loadmanager.history.advising.from_replay import advised, candidates
 from loadmanager.history.advising.from_weights import Kind, weight_of
-from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Ranked, ReplayResult, WindowRow, parsed
-from loadmanager.history.replay.fidelity import compared
-from loadmanager.history.replay.ranking import config_of, ranked, verdict
+from loadmanager.history.replay.ranking import compared, config_of, mean, ranked, verdict
 from loadmanager.leader.plans.advice import (
     Advice,
     ChangeSettings,
@@ -163,9 +161,8 @@ def test_all_candidates_of_its_own_are_one_step_away() -> None:
 def test_an_interval_covers_the_mean_and_needs_enough_blocks() -> None:
     found = mean([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert found is not None
-    assert found.low < found.value == 3.5 < found.high
+    assert found.low < found.mean == 3.5 < found.high
     assert mean([1.0, 2.0]) is None
-    assert mean([1.0] * 9, [0.0] * 9) is None
 
 
 def test_the_weight_of_messages_is_what_they_cost_of_what_is_declared() -> None:
@@ -198,7 +195,7 @@ def test_moves_ahead_even_out_the_peak() -> None:
     assert found.hour == 1
     assert found.before == pytest.approx(1.0, abs=0.05)
     assert found.after < 0.1
-    assert 0 < found.gain.low <= found.gain.value <= found.gain.high
+    assert 0 < found.gain.low <= found.gain.mean <= found.gain.high
     moved = sum([4.0, 3.0, 2.0, 1.0][bundle] for bundle, to in found.moves if to == 1)
     assert moved == 5.0
 

@@ -18,8 +18,7 @@ from bench.generating import World, write
 from bench.generating.arrow import schema_of
 from loadmanager.history import published
 from loadmanager.history.analyses import ANALYSES
-from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.analyses.texts import TEXTS, needs, prepare_duckdb
+from loadmanager.history.analyses.analysis import DEFAULTS, TEXTS, needs, prepare_duckdb
 from loadmanager.history.columns import FORMAT_PROPERTY, TABLES
 from loadmanager.history.duck import speak_spark
 from loadmanager.history.engine import MOST_BYTES, on_duckdb, why_spark

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from loadmanager.history.analyses.forecast import forecast_of
-from loadmanager.history.analyses.forecasting import WAYS, ahead, forecast
-from loadmanager.history.analyses.hours import Floats, Series
+from loadmanager.history.analyses.forecast import WAYS, ahead, forecast, forecast_of
+from loadmanager.history.analyses.series import Floats, Series
 
 NAMES = list(WAYS)
 NAN = float("nan")

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from bench.analyse import difference
 from bench.generating.arrow import schema_of
 from loadmanager.history.analyses import ANALYSES
-from loadmanager.history.analyses.analysis import DEFAULTS
-from loadmanager.history.analyses.texts import MOST_HOURS
+from loadmanager.history.analyses.analysis import DEFAULTS, MOST_HOURS
 from loadmanager.history.duck import speak_spark
 from loadmanager.history.engine import answered
 from loadmanager.history.lake import ALWAYS, Window

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from loadmanager.history.analyses.regression import Floats, Sums, fit
+from loadmanager.history.analyses.capacity import Floats, Sums, fit
 
 
 def sums_of(x: Floats, y: Floats, w: Floats | None = None) -> Sums:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmanager.history.analyses.hours import Floats, filled
-from loadmanager.history.analyses.seasons import correlation, seasons, strength, without_trend
+from loadmanager.history.analyses.series import Floats, correlation, filled, seasons, strength, without_trend
 
 MONDAY_NOON = 490_896 - 490_896 % 24 + 12
 NAN = float("nan")

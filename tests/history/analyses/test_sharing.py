@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.history.analyses.analysis import Tables
-from loadmanager.history.analyses.sharing import Shared, shareable
+from loadmanager.history.analyses.analysis import Shared
 
 ASKING = 8
 A_WHILE_S = 0.3
@@ -25,17 +24,15 @@ class Made:
         self.sums: list[int] = []
         self.kept: list[object] = []
 
-        @shareable
-        def sums(tables: Tables, hours: int) -> Any:
+        def sums(tables: Any, hours: int) -> Any:
             self.sums.append(hours)
             return (tables("minutes"), hours)
 
-        @shareable
-        def means(tables: Tables, hours: int) -> Any:
+        def means(tables: Any, hours: int) -> Any:
             return ("mean", self.sum(tables, hours))
 
-        self.sum: Callable[[Tables, int], Any] = sums
-        self.mean: Callable[[Tables, int], Any] = means
+        self.sum: Callable[[Shared, int], Any] = lambda tables, hours: tables.of(sums, hours)
+        self.mean: Callable[[Shared, int], Any] = lambda tables, hours: tables.of(means, hours)
 
     def table(self, name: str) -> Any:
         self.tables.append(name)
@@ -57,12 +54,6 @@ def test_what_something_is_made_of_is_kept_before_it() -> None:
     made = Made()
     made.mean(made.shared(), 1)
     assert made.kept == [("minutes", 1), ("mean", ("minutes", 1))]
-
-
-def test_tables_that_are_not_shared_are_taken_as_they_are() -> None:
-    made = Made()
-    assert made.mean(made.table, 1) == made.mean(made.table, 1)
-    assert (len(made.tables), made.sums, made.kept) == (2, [1, 1], [])
 
 
 def test_of_threads_that_want_the_same_one_makes_it() -> None:

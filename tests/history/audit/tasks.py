@@ -10,11 +10,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from loadmanager.history.audit.findings import KINDS
-from loadmanager.history.audit.job import BEGIN, CLAIM, MOVE, RECORD, VERDICT, audit_task
+from loadmanager.history.audit import BEGIN, CLAIM, KINDS, MOVE, RECORD, VERDICT, audit_task
 from loadmanager.history.audit.segments import Claim, Extent, place, plan, without
-from loadmanager.history.folding.states import packed
 from loadmanager.history.schemas import CHANNEL, TRANSITION
+from loadmanager.history.verdicts import packed
 from statechannel.errors import InvariantError
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState

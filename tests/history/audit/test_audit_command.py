@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import published
-from loadmanager.history.folding.states import packed, unpacked
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import CHANNEL_STATE
+from loadmanager.history.verdicts import packed, unpacked
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.partition import PartitionState

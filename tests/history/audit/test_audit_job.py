@@ -9,11 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.errors import Invalid
-from loadmanager.history.audit import SUMMARY, VIOLATION, Silver, audit
-from loadmanager.history.audit.auditing import copies
-from loadmanager.history.audit.findings import ACCEPTED
-from loadmanager.history.folding import Known, fold, known
+from loadmanager.history.audit import ACCEPTED, SUMMARY, VIOLATION, Silver, audit, copies
 from loadmanager.history.schemas import RAW
+from loadmanager.history.verdicts import Known, fold, known
 from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from tests.history.folding.test_fold_job import WHEN, raw, replayed

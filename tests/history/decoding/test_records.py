@@ -20,7 +20,7 @@ from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.decisions.codec import NewerDecision
 from loadmanager.decisions.codec import decode as decode_decision
 from loadmanager.decisions.record import DecisionRecord, summary_of
-from loadmanager.history.decoding.records import DECODED, decoded
+from loadmanager.history.ingest.records import DECODED, decoded
 from loadmanager.history.schemas import RAW
 from loadmanager.model.load import BrokerLoadData, TopBundlesLoadData, decode_broker_load, decode_top_bundles
 from tests.history.decoding.records import as_json, broker_loads, damaged, decisions, sealed, top_bundles

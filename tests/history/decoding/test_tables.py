@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import DecisionRecord, Outcome
-from loadmanager.history import decoding
+from loadmanager.history.ingest import records
 from loadmanager.history.schemas import QUARANTINE, RAW, TABLES
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BrokerLoadData, LoadedBundle, TopBundlesLoadData
@@ -71,14 +71,14 @@ def raw(spark: SparkSession) -> DataFrame:
 @pytest.fixture(scope="module")
 def rows(raw: DataFrame) -> Generator[DataFrame]:
     """Decoded once."""
-    kept = decoding.decode(raw).persist()
+    kept = records.decode(raw).persist()
     yield kept
     kept.unpersist()
 
 
 def table(name: str, rows: DataFrame) -> list[dict[str, Any]]:
     """The rows of a table, in order, without what every row has."""
-    found = getattr(decoding, name)(rows)
+    found = getattr(records, name)(rows)
     assert found.schema.simpleString() == TABLES[name].simpleString()
     ordered = sorted(
         found.collect(), key=lambda row: (row.offset, row.asDict().get("rank", row.asDict().get("ordinal")))
@@ -125,7 +125,7 @@ def test_each_record_is_rows_of_its_tables(rows):
 
 
 def test_what_cannot_be_read_is_kept_as_it_is_with_the_reason(rows):
-    bad = decoding.unreadable(rows)
+    bad = records.unreadable(rows)
     assert bad.schema.simpleString() == QUARANTINE.simpleString()
     [row] = bad.collect()
     assert (row.topic, row.offset, bytes(row.key), bytes(row.value)) == ("load-brokers", 2, b"b1:1", b"damaged")

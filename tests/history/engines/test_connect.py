@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from loadmanager.history import published
 from loadmanager.history.ingest import Ingest, Options, refresh_gold
-from loadmanager.history.ingest.progress import SILVER, Mark, advance
+from loadmanager.history.ingest.positions import SILVER, Mark, advance
 from loadmanager.history.jars import bring
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource

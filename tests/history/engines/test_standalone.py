@@ -37,7 +37,7 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 WAITS = """
 import sys, threading
 from loadmanager.history.session import Spark, session
-from loadmanager.history.waiting import telling
+from loadmanager.history.progress import telling
 spark, told = session(Spark(master=sys.argv[1], conf={"spark.executor.memory": "64g"})), threading.Event()
 names = ("shuffle.partitions", "adaptive.coalescePartitions.initialPartitionNum", "adaptive.enabled")
 print(*(spark.conf.get("spark.sql." + name) for name in names))

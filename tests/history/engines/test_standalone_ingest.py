@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.ingest.progress import SILVER, reached
+from loadmanager.history.ingest.positions import SILVER, reached
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, KafkaSource
 from stack.servers import KafkaServer

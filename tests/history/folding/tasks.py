@@ -10,9 +10,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from loadmanager.history.folding.job import fold_task
-from loadmanager.history.folding.rows import KINDS
-from loadmanager.history.folding.states import Known, Position, unpacked
+from loadmanager.history.verdicts import KINDS, Known, Position, fold_task, unpacked
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState
 from statechannel.ports import LogEntry

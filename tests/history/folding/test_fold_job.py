@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.errors import Invalid
-from loadmanager.history.folding import SEEDED, Known, fold, known, of_rows, positions, seed
-from loadmanager.history.folding.spreading import numbers_of, spread
-from loadmanager.history.folding.states import unpacked
 from loadmanager.history.schemas import CHANNEL, CHANNEL_STATE, QUARANTINE, RAW, TRANSITION
+from loadmanager.history.tasks import numbers_of, spread
+from loadmanager.history.verdicts import SEEDED, Known, fold, known, of_rows, positions, seed, unpacked
 from statechannel.ports import LogEntry
 from statechannel.runtime.core import ChannelCore
 from tests.statechannel.snapshots import Topic, write

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.errors import Invalid
-from loadmanager.history.folding import lists
-from loadmanager.history.folding.states import SEEDED, packed
+from loadmanager.history import tasks
 from loadmanager.history.schemas import CHANNEL_STATE
+from loadmanager.history.verdicts import SEEDED, packed
 from statechannel.law import codec
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
@@ -242,7 +242,7 @@ def test_of_a_record_without_a_possible_time_the_time_is_the_logs(at_ms: int):
 
 
 def test_rows_become_arrow_before_they_are_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lists, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(tasks, "ROWS_AT_ONCE", 10)
     table = Table().fold([noop(offset) for offset in range(100)], 0)
     assert (len(table.channel), table.most_at_once) == (100, 10)
 

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, MapType
 
-from loadmanager.history import folding
-from loadmanager.history.ingest.progress import SILVER, reached
+from loadmanager.history import verdicts
+from loadmanager.history.ingest.positions import SILVER, reached
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import RAW, TABLES
 
@@ -70,4 +70,4 @@ def _plain(rows: DataFrame) -> DataFrame:
 
 
 def _folded(lake: Lake) -> dict[int, int]:
-    return {partition: at.next_offset for partition, at in folding.positions(lake.table("channel_state")).items()}
+    return {partition: at.next_offset for partition, at in verdicts.positions(lake.table("channel_state")).items()}

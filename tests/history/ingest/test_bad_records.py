@@ -11,11 +11,10 @@ from pyspark.sql import functions as f
 
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
-from loadmanager.history import folding
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history import verdicts
+from loadmanager.history.ingest.batch import Batches, Plan, reread
 from loadmanager.history.ingest.failpoints import NEVER
-from loadmanager.history.ingest.progress import SILVER, WRITER, advance, arrived
-from loadmanager.history.ingest.rereading import reread
+from loadmanager.history.ingest.positions import SILVER, WRITER, advance, arrived
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import SqliteSource
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
@@ -70,7 +69,7 @@ def test_a_record_of_a_newer_release_waits_and_in_the_channel_all_behind_it(spar
     [row] = lake.table("quarantine").collect()
     assert (row.offset, row.kind) == (1, "newer")
     assert lake.table("channel").count() == 1
-    assert folding.positions(lake.table("channel_state"))[0].held == newer
+    assert verdicts.positions(lake.table("channel_state"))[0].held == newer
     assert reread(lake) == 0
     assert lake.table("quarantine").count() == 1, "this release does not read it either"
 
@@ -86,7 +85,7 @@ def test_what_waited_is_read_by_the_release_that_can(spark, lake, tmp_path):
     assert sorted(row.offset for row in lake.table("decision").collect()) == [0, 1, 3]
     assert lake.table("move").where("offset = 1").count() == 1
     assert lake.table("quarantine").count() == 0
-    at = folding.positions(lake.table("channel_state"))[0]
+    at = verdicts.positions(lake.table("channel_state"))[0]
     assert (at.next_offset, at.held) == (4, None)
 
 
@@ -98,7 +97,7 @@ def test_a_batch_that_an_older_release_left_half_done_is_done_by_this_one(spark,
         lake.append(table, lake.table(table).limit(0), Once(WRITER, 1))
     Batches(lake.root, plan(tmp_path), "after")(material.raw(spark, log), 0)
     assert sorted(row.offset for row in lake.table("channel").collect()) == [0, 1, 2, 3]
-    assert folding.positions(lake.table("channel_state"))[0].next_offset == 4
+    assert verdicts.positions(lake.table("channel_state"))[0].next_offset == 4
 
 
 def left_by_an_older_release(lake: Lake, rows: DataFrame) -> None:

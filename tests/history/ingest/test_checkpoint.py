@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.ingest.checkpoint import resume
-from loadmanager.history.ingest.progress import SILVER, reached
-from loadmanager.history.ingest.running import PLAN, QUERY
+from loadmanager.history.ingest.positions import SILVER, reached, resume
+from loadmanager.history.ingest.stream import PLAN, QUERY
 from loadmanager.history.lake import Lake
-from loadmanager.history.sources import TOPICS, SqliteSource, stream
+from loadmanager.history.sources import TOPICS, SqliteSource
 from tests.history.ingest import material
 from tests.history.ingest.comparing import differences
 
@@ -60,7 +59,7 @@ def half(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def given(spark: SparkSession, source: SqliteSource, checkpoint: Path) -> int:
     """How many records Spark gives from here on."""
     counts: list[int] = []
-    rows = stream(spark, source, TOPICS, max_per_trigger=None, until_now=True)
+    rows = source.stream(spark, TOPICS, None, until_now=True)
     writer = rows.writeStream.trigger(**source.until_now).option("checkpointLocation", str(checkpoint))
     query = writer.foreachBatch(lambda rows, _: counts.append(rows.count())).start()
     try:

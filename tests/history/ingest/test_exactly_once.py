@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.history.ingest import Ingest, Options, refresh_gold
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER, POINTS, VARIABLE, Failpoints
-from loadmanager.history.ingest.progress import SILVER, reached
+from loadmanager.history.ingest.positions import SILVER, reached
 from loadmanager.history.ingest.repeats import KEPT
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, SqliteSource

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.audit import audit
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.lake import Lake
-from loadmanager.history.pinned import Pinned
+from loadmanager.history.lake import Lake, Pinned
 from loadmanager.history.schemas import RAW
 from loadmanager.history.sources import SqliteSource
 from tests.history.ingest import material

@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history.ingest.metrics import Gauges, exporter, lag
-from loadmanager.history.ingest.progress import SILVER, Mark, advance
+from loadmanager.history.ingest.positions import SILVER, Mark, advance
 from stack.servers import free_port
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.ingest.gold import SPANS, affected, refresh_gold
-from loadmanager.history.ingest.progress import SILVER, Mark, advance
+from loadmanager.history.ingest.positions import SILVER, Mark, advance
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.minutes import MINUTE_US, Span
 from loadmanager.history.schemas import BROKER_LOAD, TRANSITION

@@ -17,11 +17,10 @@ from confluent_kafka.admin import AdminClient
 from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.ingest.batches import Batches, Plan
-from loadmanager.history.ingest.checkpoint import resume
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER, Failpoints
-from loadmanager.history.ingest.progress import LOG, SILVER, Reached, reached
-from loadmanager.history.ingest.running import PLAN, QUERY
+from loadmanager.history.ingest.positions import LOG, SILVER, Reached, reached, resume
+from loadmanager.history.ingest.stream import PLAN, QUERY
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import KafkaSource, SqliteSource
 from loadmanager.model.load import BROKERS_TOPIC

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadmanager.history.ingest import progress
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages
+from loadmanager.history.ingest import positions
+from loadmanager.history.ingest.positions import SILVER, Mark, Reached, advance, stages
 from loadmanager.history.utc import DAY_US
 
 EVERY, BATCHES = 5, 22
@@ -16,7 +16,7 @@ def mark(topic: str, batch: int) -> Mark:
 
 
 def test_many_batches_leave_few_files_and_all_that_is_asked_of_them(lake, monkeypatch):
-    monkeypatch.setattr(progress, "JOINED_EVERY", EVERY)
+    monkeypatch.setattr(positions, "JOINED_EVERY", EVERY)
     for batch in range(BATCHES):
         topics = ("load-brokers",) if batch else ("load-brokers", "decisions")
         advance(lake, SILVER, batch, [mark(topic, batch) for topic in topics])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from loadmanager.history import decoding
+from loadmanager.history.ingest import records
 from loadmanager.history.ingest.repeats import KEPT, Recent, repeats, reports_of
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
@@ -24,7 +24,7 @@ def report(spark, offsets_and_times):
     for offset, at in offsets_and_times:
         value = msgspec.json.encode(BrokerLoadData(BrokerId("b:1", 1), BEGIN_MS + at))
         rows.append((BROKERS_TOPIC, 0, offset, b"b:1", value, APPENDED))
-    return decoding.decode(spark.createDataFrame(rows, RAW))
+    return records.decode(spark.createDataFrame(rows, RAW))
 
 
 class Run:
@@ -36,7 +36,7 @@ class Run:
     def batch(self, *offsets_and_times):
         decoded = report(self.spark, offsets_and_times)
         found = repeats(self.lake, reports_of(decoded), self.recent)
-        self.lake.append("broker_load", decoding.broker_load(decoded), Once("test", self.batches))
+        self.lake.append("broker_load", records.broker_load(decoded), Once("test", self.batches))
         self.batches += 1
         return [] if found is None else sorted(row["offset"] for row in found.collect())
 

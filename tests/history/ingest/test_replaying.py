@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
 from loadmanager.history.files import File, Files
-from loadmanager.history.folding.states import Known
-from loadmanager.history.ingest.replaying import fold_files
+from loadmanager.history.ingest.tasks import fold_files
+from loadmanager.history.verdicts import Known
 
 
 def written(folder: Path, partition: int) -> list[File]:

@@ -11,8 +11,8 @@ from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.errors import Unavailable
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.failpoints import Failpoints
-from loadmanager.history.ingest.progress import SILVER, reached
-from loadmanager.history.ingest.running import SLOW_START, STARTS, patiently
+from loadmanager.history.ingest.positions import SILVER, reached
+from loadmanager.history.ingest.stream import SLOW_START, STARTS, patiently
 from loadmanager.history.sources import TOPICS, SqliteSource
 from tests.history.ingest import material
 

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
-from loadmanager.history import folding
+from loadmanager.history import verdicts
 from loadmanager.history.ingest import Ingest, Options
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER, VARIABLE
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
@@ -113,7 +113,7 @@ def check(lake: Lake, whole: Lake) -> None:
     assert sorted((row.partition, row.offset) for row in holes) == [(0, 0), (1, 0)]
     assert all(f"offsets 0 to {TRIMMED - 1} were trimmed" in row.reason for row in holes)
     ends = [
-        {number: at.next_offset for number, at in folding.positions(each.table("channel_state")).items()}
+        {number: at.next_offset for number, at in verdicts.positions(each.table("channel_state")).items()}
         for each in (lake, whole)
     ]
     assert ends[0] == ends[1]

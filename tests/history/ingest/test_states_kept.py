@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from loadmanager.diagnostics.topics import CHANNEL_TOPIC
-from loadmanager.history.ingest.progress import SILVER, Mark, advance
-from loadmanager.history.ingest.verdicts import forget
+from loadmanager.history.ingest.channel import forget
+from loadmanager.history.ingest.positions import SILVER, Mark, advance
 from loadmanager.history.lake import Once
 from loadmanager.history.schemas import CHANNEL_STATE
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from loadmanager.history.ingest import refresh_gold
-from loadmanager.history.ingest.batches import Batches, Plan
+from loadmanager.history.ingest.batch import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER
-from loadmanager.history.plausible import AHEAD_US
 from loadmanager.history.sources import SqliteSource
+from loadmanager.history.utc import AHEAD_US
 from loadmanager.model.load import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law.record import BrokerId
 from statechannel.ports import Payload

@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history import layout
-from loadmanager.history.ingest.progress import SILVER, Mark, advance, reached
+from loadmanager.history.ingest.positions import SILVER, Mark, advance, reached
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.maintenance import FILES_A_DAY, Retention, maintain
 from loadmanager.history.schemas import TABLES

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from loadmanager.history import columns, delta, layout
-from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, stages, totals
-from loadmanager.history.lake import Lake, Once
-from loadmanager.history.pinned import Pinned
+from loadmanager.history.ingest.positions import SILVER, Mark, Reached, advance, stages, totals
+from loadmanager.history.lake import Lake, Once, Pinned
 from loadmanager.history.schemas import GROUP_LAG, TABLES
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)

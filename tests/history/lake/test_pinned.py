@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 from loadmanager.errors import Invalid
 from loadmanager.history import layout
 from loadmanager.history.analyses import ANALYSES, DEFAULTS
-from loadmanager.history.analyses.sharing import shared
-from loadmanager.history.lake import ALWAYS, Lake, Once
-from loadmanager.history.pinned import Pinned, pinned
+from loadmanager.history.analyses.analysis import shared
+from loadmanager.history.lake import ALWAYS, Lake, Once, Pinned, pinned
 from loadmanager.history.schemas import BUNDLE_MINUTE, GROUP_LAG
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)

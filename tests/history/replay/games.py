@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.history.replay.judging import Judge, Terms
-from loadmanager.history.replay.recording import Recorded, Step
+from loadmanager.history.replay.cost import Judge, Terms
+from loadmanager.history.replay.game import Recorded, Step
 from loadmanager.model.cluster import DIMENSIONS, Ints
 from loadmanager.strategies.playground.game import Run, play
 from loadmanager.strategies.playground.scenario import CPU, MESSAGES, Size, scenario, tiled

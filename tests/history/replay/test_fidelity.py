@@ -8,9 +8,7 @@ import msgspec
 import pytest
 
 from loadmanager.history.replay.candidates import Candidate
-from loadmanager.history.replay.fidelity import compared, unknown
-from loadmanager.history.replay.ranking import config_of, ranked, verdict
-from loadmanager.history.replay.result import Config, WindowRow
+from loadmanager.history.replay.ranking import Config, WindowRow, compared, config_of, ranked, unknown, verdict
 from loadmanager.settings import Settings
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmanager.history.replay.hindsight import least
-from loadmanager.history.replay.judging import Gaps, Judge, Objective
+from loadmanager.history.replay.cost import Gaps, Judge, Objective, least
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.bounds import Ruler
 from tests.history.replay.games import drawn, every_outcome, game

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from loadmanager.history.replay.candidates import Candidate
-from loadmanager.history.replay.judging import Gaps, Judge, Objective, Terms
-from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
-from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
-from loadmanager.history.replay.slices import Frame, sliced
+from loadmanager.history.replay.cost import Gaps, Judge, Objective, Terms
+from loadmanager.history.replay.game import Frame, Missing, RecordedGame, Step, recorded, sliced
+from loadmanager.history.replay.play import Outcome, Rules, outcomes, played
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.bounds import Ruler
 from loadmanager.strategies.playground.game import play

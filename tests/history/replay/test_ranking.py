@@ -10,8 +10,7 @@ import pytest
 
 from loadmanager.history.replay.candidates import Candidate
 from loadmanager.history.replay.pictures import draw
-from loadmanager.history.replay.ranking import config_of, ranked, verdict
-from loadmanager.history.replay.result import ReplayResult, WindowRow
+from loadmanager.history.replay.ranking import ReplayResult, WindowRow, config_of, ranked, verdict
 from loadmanager.settings import Settings
 
 CANDIDATES = (Candidate("recorded"), Candidate("plan"), Candidate("avg"))

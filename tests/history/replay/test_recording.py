@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.history.replay.costing import costs
-from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
-from loadmanager.history.replay.slices import sliced
-from loadmanager.history.replay.tiles import tiled
+from loadmanager.history.replay.game import Missing, RecordedGame, costs, recorded, sliced, tiled
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load import BrokerLoadData, bundle_row, total_of
 from loadmanager.strategies.playground.game import play

@@ -9,9 +9,8 @@ from pyspark.sql import SparkSession
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import Lake, Window
 from loadmanager.history.replay import Options, ReplayResult, replay
-from loadmanager.history.replay.gaps import recorded_gaps
-from loadmanager.history.replay.job import recorded_settings
-from loadmanager.history.replay.judging import Gaps
+from loadmanager.history.replay.cost import Gaps
+from loadmanager.history.replay.job import recorded_gaps, recorded_settings
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.game import play
 from loadmanager.strategies.playground.scenario import Size

@@ -13,11 +13,10 @@ from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import record_of
 from loadmanager.history.lake import Lake
 from loadmanager.history.replay import Options, replay
-from loadmanager.history.replay.judging import Gaps
-from loadmanager.history.replay.recording import Recorded, RecordedGame, Rest, recorded
-from loadmanager.history.replay.rounds import played_out
+from loadmanager.history.replay.cost import Gaps
+from loadmanager.history.replay.game import Recorded, RecordedGame, Rest, recorded, sliced
+from loadmanager.history.replay.play import played_out
 from loadmanager.history.replay.ruling import ruling
-from loadmanager.history.replay.slices import sliced
 from loadmanager.model.cluster import ALLOWED, FREE, ClusterModel, Constraints, unconstrained
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.cluster import Conditions, SimulatedCluster, observe

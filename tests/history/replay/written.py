@@ -20,7 +20,7 @@ from loadmanager.history import minutes
 from loadmanager.history.duck import speak_spark
 from loadmanager.history.lake import Lake
 from loadmanager.history.minutes import Reach
-from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
+from loadmanager.history.replay.game import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 from loadmanager.history.schemas import TABLES
 from loadmanager.strategies.playground.game import Run
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, broker_names

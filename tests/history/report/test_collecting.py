@@ -13,8 +13,7 @@ from loadmanager.errors import NotFound
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.lake import ALWAYS, Window
 from loadmanager.history.report import Found, collect
-from loadmanager.history.report.buckets import usages
-from loadmanager.history.report.material import Span
+from loadmanager.history.report.material import Span, bucket_usages
 from loadmanager.history.schemas import TABLES
 
 BEGIN = datetime(2030, 1, 28, 12, tzinfo=UTC)
@@ -54,7 +53,7 @@ def test_a_report_holds_until_the_next_its_deletion_or_its_time_to_live(reports:
     span = Span(BEGIN, at(100), 10)
     found = {
         (row["at"].second + 60 * (row["at"].minute % 60), row["broker"]): row
-        for row in usages(reports, span, DEFAULTS.weights, TTL_S).collect()
+        for row in bucket_usages(reports, span, DEFAULTS.weights, TTL_S).collect()
     }
     assert {key[0] for key in found if key[1] == "a"} == {0, 10, 20, 30}
     assert {key[0] for key in found if key[1] == "b"} == {0, 10, 20, 30, 40, 50}

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from loadmanager.errors import NotFound
 from loadmanager.history import layout, published
 from loadmanager.history.coverage import check_recorded
-from loadmanager.history.lake import Lake, Once, Window
-from loadmanager.history.pinned import Pinned
+from loadmanager.history.lake import Lake, Once, Pinned, Window
 from loadmanager.history.schemas import TABLES
 from loadmanager_api.cli.load_history.jobs import taken
 from loadmanager_api.cli.main import main

@@ -11,12 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.history.report.charts_future import capacity, replay
-from loadmanager.history.report.charts_load import imbalance
-from loadmanager.history.report.drawing import duration, natural, stacked
+from loadmanager.history.report import Made, failovers, figures, made, title_of
+from loadmanager.history.report.charts import capacity, duration, imbalance, natural, replay, stacked
 from loadmanager.history.report.material import BUCKETS, Found, Span, bucket_s
-from loadmanager.history.report.page import Made, made, title_of
-from loadmanager.history.report.tables import failovers, figures
 from tests.history.report.made_up import BEGIN, MADE, NAMES, found, material
 
 EVIL = '<script src="//x">&"'

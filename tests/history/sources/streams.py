@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.history.sources import Source, stream
+from loadmanager.history.sources import TOPICS, Source
 from statechannel.ports import Payload
 
 
@@ -32,7 +32,7 @@ class Streaming:
 
     def drain(self, bound: int | None = None) -> None:
         """Read all that there is now, in batches of `bound`."""
-        rows = stream(self._spark, self._source, max_per_trigger=bound)
+        rows = self._source.stream(self._spark, TOPICS, bound)
         writer = rows.writeStream.foreachBatch(lambda batch, _: self.batches.append(found(batch)))
         query = writer.option("checkpointLocation", str(self._root / "checkpoint")).start()
         try:

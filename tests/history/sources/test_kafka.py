@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.errors import Invalid
 from loadmanager.history.schemas import RAW
-from loadmanager.history.sources import KafkaSource, available, missing, read, source_of
+from loadmanager.history.sources import TOPICS, KafkaSource, missing, source_of
 from loadmanager.settings import Settings
 from stack.servers import KafkaServer
 from statechannel.adapters.kafka.log import KafkaLog
@@ -48,8 +48,8 @@ async def test_everything_is_read_with_its_place_and_time_and_nothing_of_other_p
         await others.append("bundle-state", 0, payloads(0, 1))
         await log.append("bundle-state", 0, payloads(0, 1_500))
         await log.append("bundle-state", 1, [Payload(None, b"without a key"), Payload(b"gone", None)])
-        assert available(source) == ("bundle-state",)
-        rows = read(spark, source)
+        assert source.available(TOPICS) == ("bundle-state",)
+        rows = source.read(spark, TOPICS)
         assert rows.schema.simpleString() == RAW.simpleString()
         expected = [*channel(0, 0, 1_500), ("bundle-state", 1, 0, b"without a key"), ("bundle-state", 1, 1, None)]
         assert found(rows) == expected
@@ -87,7 +87,7 @@ async def test_what_was_trimmed_before_it_was_read_is_a_hole_that_is_told(spark,
         assert sorted(streaming.rows) == channel(0, 300, 200)
         columns = "topic string, partition int, next_offset long"
         positions = spark.createDataFrame([("bundle-state", 0, 100)], columns)
-        [hole] = missing(read(spark, source), positions).collect()
+        [hole] = missing(source.read(spark, TOPICS), positions).collect()
         assert (hole.partition, hole.offset, hole.kind) == (0, 100, "missing")
         assert hole.reason == "offsets 100 to 299 were trimmed before they were read"
 
@@ -95,7 +95,7 @@ async def test_what_was_trimmed_before_it_was_read_is_a_hole_that_is_told(spark,
 def test_a_kafka_that_does_not_answer_says_so(monkeypatch):
     monkeypatch.setattr("loadmanager.history.sources.kafka.ANSWER_TIMEOUT_S", 0.2)
     with pytest.raises(Invalid, match="no answer from Kafka at 127"):
-        available(KafkaSource("127.0.0.1:1"))
+        KafkaSource("127.0.0.1:1").available(TOPICS)
 
 
 def test_the_source_is_where_the_brokers_log_is():

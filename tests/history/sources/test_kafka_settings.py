@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.errors import Invalid
-from loadmanager.history.sources.kafka_settings import java_settings, librdkafka_settings
+from loadmanager.history.sources.kafka import java_settings, librdkafka_settings
 
 
 def test_a_login_is_one_line_of_javas():

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from loadmanager.errors import Invalid
 from loadmanager.history.schemas import RAW
-from loadmanager.history.sources import SqliteSource, available, missing, read, source_of
+from loadmanager.history.sources import TOPICS, SqliteSource, missing, source_of
 from loadmanager.settings import Settings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import Payload, TopicSpec
@@ -38,7 +38,7 @@ async def test_everything_is_read_with_its_place_and_time_while_a_broker_has_the
     async with log_at(tmp_path / "log.db") as log:
         await log.append("bundle-state", 0, payloads(0, 2_500))
         await log.append("bundle-state", 1, [Payload(None, b"without a key"), Payload(b"gone", None)])
-        rows = read(spark, SqliteSource(tmp_path / "log.db"))
+        rows = SqliteSource(tmp_path / "log.db").read(spark, TOPICS)
         assert rows.schema == RAW
         expected = [*channel(0, 0, 2_500), ("bundle-state", 1, 0, b"without a key"), ("bundle-state", 1, 1, None)]
         assert found(rows) == expected
@@ -50,17 +50,17 @@ async def test_everything_is_read_with_its_place_and_time_while_a_broker_has_the
 async def test_a_file_that_nobody_has_open_is_read_too(spark, tmp_path):
     async with log_at(tmp_path / "log.db") as log:
         await log.append("bundle-state", 0, payloads(0, 3))
-    assert found(read(spark, SqliteSource(tmp_path / "log.db"))) == channel(0, 0, 3)
+    assert found(SqliteSource(tmp_path / "log.db").read(spark, TOPICS)) == channel(0, 0, 3)
     async with log_at(tmp_path / "log.db") as log:  # and brokers go on with it
         await log.append("bundle-state", 0, payloads(3, 1))
-    assert found(read(spark, SqliteSource(tmp_path / "log.db"))) == channel(0, 0, 4)
+    assert found(SqliteSource(tmp_path / "log.db").read(spark, TOPICS)) == channel(0, 0, 4)
 
 
 async def test_topics_that_are_not_there_give_no_rows(spark, tmp_path):
     source = SqliteSource(tmp_path / "log.db")
     async with log_at(source.path):
-        assert available(source) == ("bundle-state",)
-        assert found(read(spark, source, ["audit", "group-lag"])) == []
+        assert source.available(TOPICS) == ("bundle-state",)
+        assert found(source.read(spark, ["audit", "group-lag"])) == []
 
 
 async def test_of_a_compacted_topic_the_newest_values_are_read_where_they_stand(spark, tmp_path):
@@ -69,7 +69,7 @@ async def test_of_a_compacted_topic_the_newest_values_are_read_where_they_stand(
         for value in (b"1", b"2"):
             await log.append("load-brokers", 0, [Payload(b"a", value), Payload(b"b", value)])
         await log.append("load-brokers", 0, [Payload(b"a", None)])
-        rows = read(spark, SqliteSource(tmp_path / "log.db"), ["load-brokers"])
+        rows = SqliteSource(tmp_path / "log.db").read(spark, ["load-brokers"])
         assert found(rows) == [("load-brokers", 0, 3, b"2"), ("load-brokers", 0, 4, None)]
 
 
@@ -112,7 +112,7 @@ async def test_what_was_trimmed_before_it_was_read_is_a_hole_that_is_told(spark,
         assert streaming.rows == channel(0, 4_000, 500)
         assert [len(batch) for batch in streaming.batches] == [200, 200, 100]
         positions = spark.createDataFrame([("bundle-state", 0, 1_500)], "topic string, partition int, next_offset long")
-        [hole] = missing(read(spark, source), positions).collect()
+        [hole] = missing(source.read(spark, TOPICS), positions).collect()
         assert (hole.topic, hole.partition, hole.offset, hole.kind) == ("bundle-state", 0, 1_500, "missing")
         assert hole.reason == "offsets 1500 to 3999 were trimmed before they were read"
         assert hole.value is None
@@ -135,13 +135,13 @@ async def test_a_file_in_the_place_of_the_one_that_was_read_stops_the_stream(spa
 
 def test_a_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(Invalid, match="check that this is the brokers' log"):
-        available(SqliteSource(tmp_path / "none.db"))
+        SqliteSource(tmp_path / "none.db").available(TOPICS)
 
 
 def test_a_file_that_is_no_log_says_so(tmp_path):
     (tmp_path / "other.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(Invalid, match="not an SQLite database"):
-        available(SqliteSource(tmp_path / "other.db"))
+        SqliteSource(tmp_path / "other.db").available(TOPICS)
 
 
 def test_the_source_is_where_the_brokers_log_is(tmp_path):

@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmanager.consumers.allocation.averagely import Averagely
-from loadmanager.consumers.allocation.circle import AveragelyByCircle
-from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
-from loadmanager.consumers.allocation.machine_room_nearby import MachineRoomNearby
-from loadmanager.consumers.allocation.strategy import MessageQueue, Strategy
+from loadmanager.consumers.allocation.rocketmq import (
+    Averagely,
+    AveragelyByCircle,
+    ConsistentHash,
+    MachineRoomNearby,
+    MessageQueue,
+    Strategy,
+)
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "allocation"
 

@@ -18,7 +18,7 @@ import pytest
 
 from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import NotServing
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator.ports import Committed
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator

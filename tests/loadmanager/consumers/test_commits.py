@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from loadmanager.client.http_router import HttpRouter
 from loadmanager.client.redirection import NotServing
 from loadmanager.client.router import Router
-from loadmanager.consumer.group_client import GroupClient
-from loadmanager.consumer.progress import Place
+from loadmanager.consumer.assignment import Place
+from loadmanager.consumer.session import GroupClient
 from loadmanager.consumers.coordinator.messages import Why
 from loadmanager.consumers.coordinator.records import Partition
 from stack.servers import KafkaServer, free_port

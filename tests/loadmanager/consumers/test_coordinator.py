@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from loadmanager import Bundle, Claim, Token
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator import hosted, service
 from loadmanager.consumers.coordinator.group import LARGE, Group
 from loadmanager.consumers.coordinator.hosted import has_news

@@ -18,10 +18,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from loadmanager.consumer.assignment import Change, Place
 from loadmanager.consumer.group_consumer import GroupConsumer
 from loadmanager.consumer.kafka_client import KafkaClient
-from loadmanager.consumer.membership import Change
-from loadmanager.consumer.progress import Place
 from loadmanager.consumer.session import Session, now_ms
 from loadmanager.consumers.coordinator.messages import Answer
 from loadmanager.consumers.coordinator.records import Partition, Subscription

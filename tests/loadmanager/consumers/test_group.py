@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal, Why
 from loadmanager.consumers.coordinator.records import (

@@ -1,6 +1,6 @@
 """Members, a network that delays, doubles and loses, coordinators that die: no partition is ever read by two.
 
-Members run the code of `loadmanager.consumer.membership`, coordinators that of `coordinator.group`. A seed chooses what
+Members run the code of `loadmanager.consumer.assignment`, coordinators that of `coordinator.group`. A seed chooses what
 happens next; the log keeps what was appended, and nothing is answered before.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator.group import LARGE, Division, Group
 from loadmanager.consumers.coordinator.messages import Answer, Beat, Refusal
 from loadmanager.consumers.coordinator.records import (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumer.kafka_client import starts_at
-from loadmanager.consumer.membership import Membership
 from loadmanager.consumers.coordinator import service
 from loadmanager.consumers.coordinator.kept_offsets import LONGEST_S, UNKNOWN_S, keep, period_s, start_of
 from loadmanager.consumers.coordinator.records import Partition, Subscription

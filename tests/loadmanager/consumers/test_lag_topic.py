@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadmanager.consumers.backlog.sums import GroupBacklog
+from loadmanager.consumers.backlog.figures import GroupBacklog
 from loadmanager.consumers.coordinator.group import Group
 from loadmanager.consumers.coordinator.lag_topic import (
     GROUP_LAG,

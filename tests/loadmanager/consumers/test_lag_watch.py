@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.consumers.backlog.figures import Offsets
-from loadmanager.consumers.backlog.sums import GroupBacklog
+from loadmanager.consumers.backlog.figures import GroupBacklog, Offsets
 from loadmanager.consumers.coordinator.lag_watch import LagFollower, LagWatch, Reading, is_uneven
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from tests.loadmanager.consumers.backlog.memory_offsets import MemoryOffsets

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.consumer.membership import Membership
-from loadmanager.consumer.progress import Place, Progress
+from loadmanager.consumer.assignment import Membership, Place, Progress
 from loadmanager.consumers.coordinator.messages import Answer, Refusal, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from loadmanager import Bundle, Claim, Token
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator.messages import Answer
 from loadmanager.consumers.coordinator.records import Subscription
 from loadmanager.consumers.coordinator.service import Coordinator

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.consumer.membership import Membership
+from loadmanager.consumer.assignment import Membership
 from loadmanager.consumers.coordinator.messages import Answer, Why
 from loadmanager.consumers.coordinator.records import Partition, Subscription
 from loadmanager.consumers.coordinator.service import Coordinator

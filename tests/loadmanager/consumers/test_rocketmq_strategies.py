@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.consumers.allocation.averagely import Averagely
-from loadmanager.consumers.allocation.consistent_hash import ConsistentHash
-from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
+from loadmanager.consumers.allocation.rocketmq import Averagely, ConsistentHash, InvalidArgument, MessageQueue
 from tests.loadmanager.consumers.reading import cases, queues, strategy
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from loadmanager.consumers.allocation import measures
+from loadmanager.consumers.allocation.rocketmq import InvalidArgument, MessageQueue
 from loadmanager.consumers.allocation.sticky import Sticky
-from loadmanager.consumers.allocation.strategy import InvalidArgument, MessageQueue
 from loadmanager.consumers.allocation.weighted import Consumer, Weighing, Weighted, allocate_weighted
 from tests.loadmanager.consumers.reading import cases
 

@@ -48,8 +48,7 @@ from loadmanager_api.cli.printing import done, echo
 if TYPE_CHECKING:
     from loadmanager.history.advising import Considered
     from loadmanager.history.analyses import Analysis, Options
-    from loadmanager.history.lake import Lake
-    from loadmanager.history.pinned import Pinned
+    from loadmanager.history.lake import Lake, Pinned
     from loadmanager.history.report import Found, Made, Material
     from loadmanager.leader.plans.advice import Advice
     from loadmanager.settings import Settings
@@ -163,7 +162,7 @@ def _over(recorded: Settings, more: tuple[str, ...]) -> Settings:
 
 
 def _run(job: Job, lake: Pinned, chosen: list[Analysis], options: Options, most: int) -> list[Published]:
-    from loadmanager.history.analyses.running import answers
+    from loadmanager.history.analyses.analysis import answers
     from loadmanager.history.progress import steps
 
     found: list[Published] = []
@@ -236,7 +235,7 @@ def report(job: Job, more: tuple[str, ...], out: Path | None, dry_run: bool) -> 
 def _needed(job: Job, lake: Pinned) -> list[str]:
     from loadmanager.history.analyses import ANALYSES
     from loadmanager.history.coverage import RECORDED
-    from loadmanager.history.report.collecting import QUESTIONS, span_of
+    from loadmanager.history.report.material import QUESTIONS, span_of
 
     span_of(lake.table, window_of(job))
     asked = (name for question in QUESTIONS if question in ANALYSES for name in ANALYSES[question].needs)
@@ -245,9 +244,8 @@ def _needed(job: Job, lake: Pinned) -> list[str]:
 
 def _made(job: Job, lake: Pinned, more: tuple[str, ...]) -> Made:
     from loadmanager.history.progress import steps
-    from loadmanager.history.report import made
-    from loadmanager.history.report.collecting import QUESTIONS
-    from loadmanager.history.report.page import CHARTS
+    from loadmanager.history.report import CHARTS, made
+    from loadmanager.history.report.material import QUESTIONS
 
     with steps(lake.spark, len(QUESTIONS) + len(CHARTS)) as progress:
         material = _collected(job, lake, more, progress.begin)

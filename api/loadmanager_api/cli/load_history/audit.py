@@ -105,14 +105,14 @@ def _log(lake: Lake, settings: Settings, *, from_log: bool) -> Log:
     from pyspark.sql import functions as f
 
     from loadmanager.diagnostics.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
-    from loadmanager.history.sources import read, source_of
+    from loadmanager.history.sources import source_of
 
     if from_log:
         from loadmanager_api.cli.load_history.ingest import partitions_of
 
         with failing():
             source = source_of(settings)
-        raw, snapshots = read(lake.spark, source, (CHANNEL_TOPIC,)), read(lake.spark, source, (SNAPSHOTS_TOPIC,))
+        raw, snapshots = (source.read(lake.spark, [topic]) for topic in (CHANNEL_TOPIC, SNAPSHOTS_TOPIC))
         return Log(raw, snapshots, partitions_of(settings, source))
     raw = lake.table("bronze").where(f.col("topic") == CHANNEL_TOPIC)
     highest = raw.agg(f.max("partition").alias("highest")).collect()[0]["highest"]

@@ -165,9 +165,9 @@ def _closed(lake: Lake, settings: Settings, options: Options) -> Rows:
 def partitions_of(settings: Settings, source: Source) -> int:
     """The channel's number of partitions: the log's if it has the channel, else what brokers would create."""
     from loadmanager.diagnostics.topics import CHANNEL_TOPIC
-    from loadmanager.history.sources import available
+    from loadmanager.history.sources import TOPICS
 
-    if CHANNEL_TOPIC not in available(source):
+    if CHANNEL_TOPIC not in source.available(TOPICS):
         return settings.partitions or USUAL_PARTITIONS[settings.log.partition(":")[0]]
     return working(_counted(settings, CHANNEL_TOPIC))
 
@@ -215,7 +215,7 @@ def _ending(stop: threading.Event) -> Generator[None]:
 
 def _reached(lake: Lake) -> Rows:
     """How far the lake is with each topic."""
-    from loadmanager.history.ingest.progress import totals
+    from loadmanager.history.ingest.positions import totals
     from loadmanager.history.utc import time_of
 
     bad = {row["topic"]: row["count"] for row in lake.table("quarantine").groupBy("topic").count().collect()}

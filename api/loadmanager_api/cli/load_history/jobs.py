@@ -30,8 +30,8 @@ import msgspec
 
 from loadmanager.errors import LoadManagerError, Unavailable, install_line
 from loadmanager.history import published
-from loadmanager.history.gist import gist
-from loadmanager.history.place import check_place
+from loadmanager.history.columns import check_place
+from loadmanager.history.progress import gist
 from loadmanager.model.registration import VERSION
 from loadmanager_api.cli.client import Failed, NotNow
 from loadmanager_api.cli.options import ParamType, prints, with_options
@@ -42,8 +42,7 @@ from loadmanager_api.cli.stores import check_there, opened_log, working
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from loadmanager.history.lake import Lake, Window
-    from loadmanager.history.pinned import Pinned
+    from loadmanager.history.lake import Lake, Pinned, Window
     from loadmanager.settings import Settings
 
 _AGO = re.compile(r"-?([0-9]{1,9})([smhdw])")
@@ -409,7 +408,7 @@ def writing(job: Job, *, new: bool = False, brief: bool = True) -> Generator[Lak
 def reading(job: Job, *, new: bool = False) -> Generator[Pinned]:
     """As `opened`, for a job that only reads: its result names the versions of the tables that it was made from."""
     with opened(job, new=new) as lake:
-        from loadmanager.history.pinned import pinned
+        from loadmanager.history.lake import pinned
 
         yield pinned(lake)
 
@@ -492,7 +491,7 @@ def _telling(job: Job, spark: SparkSession) -> AbstractContextManager[None]:
     """People learn what the job waits for; a Spark Connect server does not tell it."""
     from pyspark.sql.utils import is_remote
 
-    from loadmanager.history.waiting import telling
+    from loadmanager.history.progress import telling
 
     return (
         nullcontext() if job.remote or is_remote() else telling(spark, lambda said: echo(f"Warning: {said}", err=True))
@@ -703,7 +702,7 @@ def topics_of(job: Job, settings: Settings, names: Iterable[str]) -> Rows:
     known: Mapping[tuple[str, int], int] = {}
     if there(job):
         with reading(job) as lake:
-            from loadmanager.history.ingest.progress import SILVER, reached
+            from loadmanager.history.ingest.positions import SILVER, reached
             from loadmanager.history.schemas import TABLES
 
             tables_of(job, lake, TABLES)
@@ -717,10 +716,10 @@ def records_in(settings: Settings, names: Iterable[str]) -> int:
 
 
 async def _edges(settings: Settings, names: Iterable[str]) -> dict[str, tuple[Sequence[int], Sequence[int]]]:
-    from loadmanager.history.sources import TOPICS, available, source_of
+    from loadmanager.history.sources import TOPICS, source_of
     from statechannel.ports import TopicSpec
 
-    there = [name for name in available(source_of(settings)) if name in names]
+    there = [name for name in source_of(settings).available(TOPICS) if name in names]
     async with opened_log(settings) as log:
         for name in there:
             await log.open_topic(TopicSpec(name, compacted=TOPICS[name].compacted))

@@ -30,8 +30,7 @@ from loadmanager_api.cli.options import dry_run_option
 from loadmanager_api.cli.printing import echo
 
 if TYPE_CHECKING:
-    from loadmanager.history.lake import Lake
-    from loadmanager.history.pinned import Pinned
+    from loadmanager.history.lake import Lake, Pinned
     from loadmanager.history.replay import Fidelity, Options, ReplayResult
 
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.consumers.backlog.figures import Offsets
+from loadmanager.consumers.backlog.figures import GroupBacklog, Offsets
 from loadmanager.consumers.backlog.filtering import Filter, FilteredBacklog, Record
 from loadmanager.consumers.backlog.sampling import Estimate, Limits, Sample
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from loadmanager.errors import Invalid, Unavailable
 from statechannel.errors import LogUnavailable
 from statechannel.runtime.tasks import at_once

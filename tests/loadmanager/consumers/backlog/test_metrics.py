@@ -8,9 +8,8 @@ from pathlib import Path
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from loadmanager.consumers.backlog.figures import Offsets
+from loadmanager.consumers.backlog.figures import GroupBacklog, Offsets
 from loadmanager.consumers.backlog.metrics import backlog_metrics
-from loadmanager.consumers.backlog.sums import GroupBacklog
 from tests.loadmanager.consumers.backlog.queues import NOW_MS
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"

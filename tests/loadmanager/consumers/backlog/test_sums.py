@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.consumers.backlog.figures import NOTHING, Figure, Offsets, backlog_of, total
-from loadmanager.consumers.backlog.sums import GroupBacklog, Oldest
+from loadmanager.consumers.backlog.figures import NOTHING, Figure, GroupBacklog, Offsets, Oldest, backlog_of, total
 from tests.loadmanager.consumers.backlog.queues import NOW_MS, any_offsets, queue
 
 changes = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.none() | any_offsets), max_size=30)
