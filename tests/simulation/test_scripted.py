@@ -165,7 +165,7 @@ def test_two_owners_are_seen_even_without_comparing_them_with_the_log(monkeypatc
     async def script(run: Run) -> None:
         life = follower(run)
         life.lied_about = True
-        await asyncio.sleep(VALIDITY_S / 2)  # a suspicion takes a second: its proof is to last longer than that
+        await asyncio.sleep(VALIDITY_S / 4)  # a suspicion takes half a second: its proof is to last longer than that
         isolate(run, life)
         await asyncio.sleep(VALIDITY_S)
 

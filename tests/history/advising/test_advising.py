@@ -131,7 +131,7 @@ def test_another_strategy_may_be_advised() -> None:
         ({RECORDED: [0.5, 0.1] * 6, TIGHTER: [0.1, 0.5] * 5 + [0.1, 0.4]}, "may be no better"),
         ({RECORDED: noisy(0.5, 4), TIGHTER: noisy(0.2, 4)}, "certain to fall"),
         ({RECORDED: noisy(0.5), "plan:balancing_tolerance=0.01": noisy(0.1)}, "no single step leads there"),
-        ({RECORDED: noisy(0.5), "plan:load_top_bundles=500": noisy(0.1)}, "no single step leads there"),
+        ({RECORDED: noisy(0.5), "plan:bundle_rest_s=18000": noisy(0.1)}, "no single step leads there"),
         (
             {RECORDED: noisy(0.5), "plan": [0.5, 0.4] * 6, TIGHTER: [0.4, 0.5] * 5 + [0.4, 0.49]},
             "may be no better than the present settings",

@@ -85,7 +85,7 @@ async def test_no_secret_is_in_it_wherever_one_was(cluster: Cluster, tmp_path: P
     node.note(f"it looked for {ENVIRONMENT}, which only the environment knows")
     environment = {
         "LOADMANAGER_KAFKA": json.dumps({"sasl.password": ENVIRONMENT}),
-        "LOADMANAGER_PROPERTIES": json.dumps({"a": ENVIRONMENT}),
+        "LOADMANAGER_ZOOKEEPER": json.dumps({"a": ENVIRONMENT}),
         "SOME_PASSWORD": ENVIRONMENT,
     }
     path = tmp_path / "bundle.tar.gz"
