@@ -250,6 +250,7 @@ async def loaded(stage: Stage, store: str, directory: Path) -> AsyncGenerator[Lo
     """Increments at a steady rate while the context is open."""
     admin = [part for pair in stage.pairs for part in ("--admin", f"http://{pair.broker}")]
     options = [*admin, "--store", store, "--json", "--rate", str(RATE_S), "--budget", str(BUDGET_S), "--topics", "100"]
+    options += ["--in-flight", str(RATE_S)]  # a machine that is slow for a time is not flooded with what it missed
     child = await DemoChild.start("loadmanager.demo.counter.load", options, errors=directory / "load.err")
     load = Load(child)
     try:

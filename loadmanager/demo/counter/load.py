@@ -244,7 +244,7 @@ async def main() -> int:
     given = _arguments()
     http = HttpRouter(Router(given.admin))
     try:
-        load = Load(http, _traffic(given), given.budget)
+        load = Load(http, _traffic(given), given.budget, given.in_flight)
     except TraceError as error:
         print(error, file=sys.stderr)
         return 2
@@ -283,6 +283,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, metavar="FILE.csv", help="time,key,rate: replay it instead of --topics")
     parser.add_argument("--speed", type=float, default=1.0, help="seconds of the trace played per second")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds after which a request has failed")
+    parser.add_argument("--in-flight", type=int, default=IN_FLIGHT, help="unanswered requests above which none is sent")
     parser.add_argument("--seconds", type=float, help="default: until standard input ends")
     parser.add_argument("--namespace", default="demo/counters")
     parser.add_argument("--topics", type=int, default=400)
