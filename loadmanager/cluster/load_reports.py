@@ -110,8 +110,9 @@ class LoadService:
 
     async def _sample_for_ever(self) -> None:
         while True:
+            before = await self._run_blocking(lambda: frozenset(self._held()))
             await self._ask_host()
-            self.loads = await self._run_blocking(self._of_held)
+            self.loads = await self._run_blocking(partial(self._of_held, before))
             self._reporter.spread = self._spread()
             sample = Sample(self._wall_ms(), self._sensors.read(), self.loads)
             async with self._reading:
@@ -121,9 +122,10 @@ class LoadService:
             self._sampled.set()
             await asyncio.sleep(self._interval_s)
 
-    def _of_held(self) -> Mapping[Bundle, BundleLoad]:
+    def _of_held(self, before: Collection[Bundle]) -> Mapping[Bundle, BundleLoad]:
+        """The loads of bundles held `before` the service was asked, and now: its answer may lack one acquired since."""
         answer = self._answer
-        return {bundle: answer.get(bundle, IDLE) for bundle in self._held()}
+        return {bundle: answer.get(bundle, IDLE) for bundle in self._held() if bundle in before}
 
     async def _ask_host(self) -> None:
         try:

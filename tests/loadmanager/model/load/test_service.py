@@ -45,6 +45,8 @@ class Cluster:
         self.held = list(BUNDLES)
         self.failure: Exception | None = None
         self.hangs = False
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Happens after the service has looked at its bundles and before its answer comes."""
         self.brokers: TableView[BrokerLoadData] = broker_loads(log, SETTINGS)
         self.bundles: OnDemandView[TopBundlesLoadData] = top_bundles(log, SETTINGS)
         self.service = LoadService(
@@ -62,7 +64,9 @@ class Cluster:
             await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
-        return self.loads
+        loads = self.loads
+        self.meanwhile()
+        return loads
 
 
 @pytest.fixture
@@ -107,6 +111,22 @@ async def test_a_bundle_that_goes_is_reported_and_what_is_not_held_does_not_coun
     await until(lambda: cluster.brokers[B1.name].bundles == 3)
     await until(lambda: cluster.bundles[B1.name].bundles[0].bundle == BUNDLES[2])
     assert BUNDLES[3] not in cluster.service.loads
+
+
+async def test_a_bundle_acquired_while_the_service_answers_counts_from_the_next_answer_on(cluster: Cluster) -> None:
+    new, load = BUNDLES[3], cluster.loads[BUNDLES[3]]
+    cluster.held.remove(new)
+    cluster.loads = {bundle: each for bundle, each in cluster.loads.items() if bundle != new}
+    await until(lambda: bool(cluster.service.loads) and new not in cluster.service.loads)
+
+    def acquired() -> None:
+        if new not in cluster.held:
+            cluster.held.append(new)
+            cluster.loads = {**cluster.loads, new: load}
+
+    cluster.meanwhile = acquired
+    await until(lambda: new in cluster.service.loads)
+    assert cluster.service.loads[new] == load, "not idle for a sample"
 
 
 async def test_a_service_that_fails_is_counted_and_its_last_answer_stays(cluster: Cluster) -> None:
