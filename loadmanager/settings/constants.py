@@ -1,4 +1,4 @@
-"""Values that nobody changes in a cluster, and that a test or a simulation makes small: arguments of `Settings`.
+"""Values that are fixed in a cluster, and that a test or a simulation makes small: arguments of `Settings`.
 
 They are no settings: the environment, the command line, the cluster's settings and `Broker(…)` refuse them, see
 `removed.py`.

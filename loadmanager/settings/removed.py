@@ -1,4 +1,4 @@
-"""Names that were settings once, ours and Pulsar's, and what holds now. Nobody turned them: decision 0063.
+"""Names that were settings once, ours and Pulsar's, and what holds now. Decision 0063 has the reasons.
 
 A stored or given value of such a name is never used; the sentence says which value counts instead.
 """

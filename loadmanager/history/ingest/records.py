@@ -407,7 +407,7 @@ def _read(
     read = _Read([], [], {})
     for row, value in enumerate(values):
         if keys is not None and not _is_name(keys[row]):
-            read.refused[row] = (CORRUPT, "its key is no name")
+            read.refused[row] = (CORRUPT, "its key is not a valid name")
         elif value is not None:
             try:
                 record = form.decode(value)

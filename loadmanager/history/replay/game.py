@@ -579,8 +579,8 @@ def _placed(owner: Ints, present: Flags) -> Ints:
     """Bundles without a present owner count at their next owner already, or at their last one if there is no next."""
     placed = np.where(owner == NOWHERE, owner.max(axis=0), owner)
     for at in range(len(owner) - 2, -1, -1):
-        nobody = (owner[at] == NOWHERE) | ~present[at, placed[at]]
-        placed[at] = np.where(nobody, placed[at + 1], placed[at])
+        ownerless = (owner[at] == NOWHERE) | ~present[at, placed[at]]
+        placed[at] = np.where(ownerless, placed[at + 1], placed[at])
     return placed
 
 

@@ -248,7 +248,7 @@ def test_a_deletion_is_no_record_and_no_fault():
 @pytest.mark.parametrize("key", [None, b"", b"\xff"])
 def test_a_load_report_without_a_brokers_name_is_unreadable(key):
     [row] = decode("load-brokers", [b'{"broker":["b1",1],"sampled_ms":5}'], [key])
-    assert (row["kind"], row["reason"]) == ("corrupt", "its key is no name")
+    assert (row["kind"], row["reason"]) == ("corrupt", "its key is not a valid name")
 
 
 def test_a_decision_of_a_later_release_is_kept_for_that_one():
